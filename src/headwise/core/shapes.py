@@ -1,0 +1,472 @@
+"""The dimension letters, and the words of every error about q, k, v, mask, bias and options.
+
+Knows what fits together; does not know what attention computes.
+"""
+
+import numbers
+import operator
+from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Shape = tuple[int, ...]
+
+FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+WIDEST_INT = 2**62  # positions, offsets and their sums stay inside int64
+
+
+# ------------------------------------------------------------------------------------------ errors
+class Fault(NamedTuple):
+    """One thing that is wrong with one argument."""
+
+    argument: str
+    expected: str
+    got: str
+    remedy: str = ""
+    error: type[Exception] = ValueError
+
+    def __str__(self) -> str:
+        remedy = f"; {self.remedy}" if self.remedy else ""
+        return f"{self.argument}: expected {self.expected}, got {self.got}{remedy}"
+
+
+class Faults:
+    """What is wrong with one call, gathered so that all of it is said at once."""
+
+    def __init__(self, function: str) -> None:
+        self.function = function
+        self.found: list[Fault] = []
+
+    def value(self, argument: str, expected: str, got: str, remedy: str = "") -> None:
+        self.found.append(Fault(argument, expected, got, remedy))
+
+    def type(self, argument: str, expected: str, got: str, remedy: str = "") -> None:
+        self.found.append(Fault(argument, expected, got, remedy, TypeError))
+
+    def raise_any(self) -> None:
+        """Raise what was gathered: TypeError where any of it is one, else ValueError."""
+        if self.found:
+            self._raise()
+
+    def _raise(self) -> NoReturn:
+        error = TypeError if any(fault.error is TypeError for fault in self.found) else ValueError
+        if len(self.found) == 1:
+            raise error(f"{self.function}: {self.found[0]}")
+        lines = "".join(f"\n  {fault}" for fault in self.found)
+        raise error(f"{self.function}: {len(self.found)} arguments do not fit{lines}")
+
+
+@runtime_checkable
+class FitsScores(Protocol):
+    """A mask or bias that is not an array: it can say what keeps it from fitting a score shape."""
+
+    def misfits(self, scores: Shape) -> list[Fault]: ...
+
+
+# --------------------------------------------------------------------------------- shapes and letters
+def words(shape: Shape) -> str:
+    """The shape as it is written in an error: ``(2, 3)``, ``(4,)``, ``()``."""
+    return str(tuple(int(size) for size in shape))
+
+
+def letters(scores: Shape) -> str:
+    """The letters of a score shape: ``(n_q, n_k)``, ``(H, n_q, n_k)``, ``(B, H, n_q, n_k)``, ``(..., H, n_q, n_k)``."""
+    lead = {2: "", 3: "H, ", 4: "B, H, "}.get(len(scores), "..., H, ")
+    return f"({lead}n_q, n_k)"
+
+
+def batch_axes(scores: Shape) -> Shape:
+    """The axes that per-item arrays broadcast against: all but heads, where heads are told apart from the batch."""
+    return scores[:-3] if len(scores) >= 4 else scores[:-2]
+
+
+def broadcasts(shape: Shape, target: Shape) -> bool:
+    """Whether NumPy stretches ``shape`` to exactly ``target``, without enlarging it."""
+    if len(shape) > len(target):
+        return False
+    return all(a in (1, b) for a, b in zip(reversed(shape), reversed(target), strict=False))
+
+
+def broadcast_all(*shapes: Shape) -> Shape | None:
+    """The shape that all stretch to, or None where they do not."""
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        return None
+
+
+# ------------------------------------------------------------------------------------------- dtypes
+def computing_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
+    """float64 for float64, integers and bool; float32 for float32 and the half types; None for anything else."""
+    if dtype.kind == "f" and dtype.itemsize <= 8:
+        return FLOAT64 if dtype.itemsize == 8 else FLOAT32
+    if dtype.kind in "biu":
+        return FLOAT64
+    return FLOAT32 if dtype.name == "bfloat16" else None
+
+
+def result_dtype(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
+    """The float type that holds all of them; two different half types meet in float32."""
+    if any(computing_dtype(dtype) == FLOAT64 for dtype in dtypes):
+        return FLOAT64
+    first = dtypes[0].newbyteorder("=")
+    return first if all(dtype.newbyteorder("=") == first for dtype in dtypes) else FLOAT32
+
+
+_REAL = "real numbers (float16, bfloat16, float32, float64, integers or bool)"
+
+
+def _dtype_remedy(name: str, dtype: np.dtype[Any]) -> str:
+    if dtype.kind == "c":
+        return f"complex attention has no agreed meaning: pass {name}.real, or parts of it as more features"
+    if dtype.kind == "f":
+        return f"pass {name}.astype(np.float64)"
+    return f"pass np.asarray({name}, dtype=np.float64)"
+
+
+def array(faults: Faults, name: str, value: Any) -> Array | None:
+    """``value`` as an ndarray of real numbers, or None with the fault noted. Never a copy of an ndarray."""
+    given = plain_array(faults, name, value)
+    if given is not None and computing_dtype(given.dtype) is None:
+        faults.type(name, _REAL, f"dtype {given.dtype}", _dtype_remedy(name, given.dtype))
+        return None
+    return given
+
+
+def plain_array(faults: Faults, name: str, value: Any) -> Array | None:
+    """``value`` as an ndarray of any dtype, or None with the fault noted."""
+    if type(value) is np.ndarray:
+        return value
+    if isinstance(value, np.ma.MaskedArray):
+        remedy = f"pass {name}.filled(0), and say which keys count by mask=masks.keys(valid)"
+        faults.type(name, "a plain array", "a numpy.ma masked array, whose hidden data would be used", remedy)
+        return None
+    try:
+        return np.asarray(value)
+    except Exception as error:  # a list of unequal rows, a tensor that needs its gradient detached, ...
+        reason = str(error).partition(". ")[0].partition("\n")[0]
+        faults.type(
+            name,
+            "an array",
+            f"{type(value).__name__} that NumPy cannot read ({reason})",
+            f"pass np.asarray({name})",
+        )
+        return None
+
+
+# ------------------------------------------------------------------------------------------- options
+def integer(faults: Faults, name: str, value: Any, low: int | None = None, what: str = "an integer") -> int:
+    """``value`` as an int of at least ``low``; 0 with the fault noted otherwise."""
+    try:
+        if isinstance(value, bool | np.bool_):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        faults.type(name, what, f"{type(value).__name__} {value!r:.60}")
+        return 0
+    if (low is not None and number < low) or abs(number) > WIDEST_INT:
+        bound = "" if low is None else f" of at least {low}"
+        faults.value(name, f"{what}{bound}", str(number))
+        return 0
+    return number
+
+
+def real(faults: Faults, name: str, value: Any, expected: str) -> float | None:
+    """``value`` as a float, or None with the fault noted. An array of no axes counts as a number."""
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        value = value[()]
+    if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
+        faults.type(name, expected, f"{type(value).__name__} {value!r:.60}")
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        faults.value(name, expected, "an integer beyond the range of float")
+        return None
+
+
+def flag(faults: Faults, name: str, value: Any, remedy: str = "") -> bool:
+    """``value`` as a bool: True or False, nothing that merely counts as one."""
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    faults.type(name, "True or False", f"{type(value).__name__} {value!r:.60}", remedy)
+    return False
+
+
+def generator(faults: Faults, name: str, value: Any) -> np.random.Generator | None:
+    """A Generator as it is, or one made from a seed; None with the fault noted."""
+    if isinstance(value, np.random.Generator):
+        return value
+    seen = len(faults.found)
+    seed = integer(faults, name, value, 0, "a seed (integer) or a numpy.random.Generator")
+    return np.random.default_rng(seed) if len(faults.found) == seen else None
+
+
+def _scale(faults: Faults, scale: Any, d_k: int, dtype: np.dtype[Any]) -> float:
+    if scale is None:
+        return 1.0 / float(np.sqrt(d_k)) if d_k else 1.0
+    number = real(faults, "scale", scale, "None (1/sqrt(d_k)) or a finite number")
+    if number is None or abs(number) <= np.finfo(dtype).max:
+        return number or 0.0
+    faults.value("scale", f"None (1/sqrt(d_k)) or a number that is finite in {dtype}", str(number))
+    return 0.0
+
+
+def _softcap(faults: Faults, softcap: Any, dtype: np.dtype[Any]) -> float | None:
+    if softcap is None:
+        return None
+    expected = f"None (no cap) or a number above 0 that is finite in {dtype}"
+    number = real(faults, "softcap", softcap, expected)
+    limits = np.finfo(dtype)
+    if number is not None and not limits.tiny <= number <= limits.max:
+        faults.value("softcap", expected, str(number), "leave it out for no cap" if number == 0 else "")
+    return number
+
+
+def _dropout(faults: Faults, dropout: Any, rng: Any) -> tuple[float, np.random.Generator | None]:
+    probability = real(faults, "dropout", dropout, "a probability from 0 to 1")
+    if probability is not None and not 0 <= probability <= 1:
+        faults.value("dropout", "a probability from 0 to 1", str(probability))
+    source = None if rng is None else generator(faults, "rng", rng)
+    if rng is None and probability is not None and probability > 0:
+        remedy = "pass rng=0 (a seed) or rng=np.random.default_rng()"
+        faults.value("rng", "a seed or a numpy.random.Generator where dropout > 0", "None", remedy)
+    return probability or 0.0, source
+
+
+# ---------------------------------------------------------------------- mask, bias, sinks against scores
+def mask_misfits(name: str, mask: Array, scores: Shape) -> list[Fault]:
+    """What keeps a bool array from masking these scores."""
+    if broadcasts(mask.shape, scores):
+        return []
+    remedy = "size 1 or the full size on every axis; a mask never enlarges the scores"
+    batch = batch_axes(scores)
+    if batch and mask.shape == (*batch, scores[-1]):
+        remedy = "one row of keys per item is masks.keys(valid)"
+    elif len(scores) >= 4 and mask.shape == (*batch, *scores[-2:]):
+        remedy = "give it an axis for the heads: mask[..., None, :, :]"
+    return [Fault(name, f"a shape that broadcasts to {letters(scores)} = {words(scores)}", words(mask.shape), remedy)]
+
+
+def _mask(faults: Faults, mask: Any, scores: Shape | None) -> Any:
+    """The mask, checked: None, an object that fits, or a bool array."""
+    if mask is None or isinstance(mask, FitsScores):
+        faults.found += mask.misfits(scores) if mask is not None and scores is not None else []
+        return mask
+    if isinstance(mask, bool | np.bool_):
+        faults.type("mask", "a bool array or a Mask", str(mask), "causal=True is the causal mask; None is no mask")
+        return None
+    given = plain_array(faults, "mask", mask)
+    if given is None:
+        return None
+    if given.dtype != np.bool_:
+        remedy = "pass mask.astype(bool) if nonzero means may attend, or bias=mask if it is to be added to the scores"
+        faults.type("mask", "bool, True = may attend", f"dtype {given.dtype}", remedy)
+    elif scores is not None:
+        faults.found += mask_misfits("mask", given, scores)
+    return given
+
+
+def _bias(faults: Faults, bias: Any, scores: Shape | None) -> Any:
+    """The bias, checked: None, an object that fits, or a float array."""
+    if bias is None or isinstance(bias, FitsScores):
+        faults.found += bias.misfits(scores) if bias is not None and scores is not None else []
+        return bias
+    given = plain_array(faults, "bias", bias)
+    if given is None:
+        return None
+    if given.dtype.kind in "biu" or computing_dtype(given.dtype) is None:
+        boolean = "a bool array is a mask: pass mask=bias"
+        integers = "pass bias.astype(float) to add it, or mask=bias.astype(bool) if it says who may attend"
+        remedy = boolean if given.dtype.kind == "b" else integers
+        faults.type("bias", "a float array that is added to the scores", f"dtype {given.dtype}", remedy)
+    elif scores is not None and not broadcasts(given.shape, scores):
+        expected = f"a shape that broadcasts to {letters(scores)} = {words(scores)}"
+        faults.value("bias", expected, words(given.shape), "a bias never enlarges the scores")
+    return given
+
+
+def per_head_misfits(name: str, given: Array, scores: Shape) -> list[Fault]:
+    """What keeps one number per head from fitting these scores: exactly ``(H,)``, ``(1,)`` where there are no heads."""
+    n_heads = scores[-3] if len(scores) >= 3 else 1
+    if given.shape == (n_heads,):
+        return []
+    return [Fault(name, f"one number per head, shape (H,) = ({n_heads},)", words(given.shape))]
+
+
+def _sinks(faults: Faults, sinks: Any, scores: Shape | None) -> Array | None:
+    given = None if sinks is None else array(faults, "sinks", sinks)
+    if given is not None and scores is not None:
+        faults.found += per_head_misfits("sinks", given, scores)
+    return given
+
+
+# ------------------------------------------------------------------------------------------ q, k and v
+def _score_shape(faults: Faults, q: Array, k: Array, v: Array) -> Shape | None:
+    """The shape (..., H, n_q, n_k) of the scores, or None with what does not fit noted."""
+    before = len(faults.found)
+    for name, given, axes in (("q", q, "n_q, d_k"), ("k", k, "n_k, d_k"), ("v", v, "n_k, d_v")):
+        if given.ndim < 2:
+            remedy = f"one token alone is {name}[None, :]" if given.ndim == 1 else ""
+            faults.value(name, f"(..., {axes}), two axes or more", words(given.shape), remedy)
+    if len(faults.found) > before:
+        return None
+    if q.shape[-1] != k.shape[-1]:
+        expected = f"(..., n_k, d_k) with d_k = {q.shape[-1]} as in q {words(q.shape)}"
+        turned = q.shape[-1] == k.shape[-2] and "k comes as (n_k, d_k), not transposed: pass np.swapaxes(k, -1, -2)"
+        faults.value("k", expected, words(k.shape), turned or "queries and keys are compared by a dot product")
+    if k.shape[-2] != v.shape[-2]:
+        expected = f"(..., n_k, d_v) with n_k = {k.shape[-2]} as in k {words(k.shape)}"
+        faults.value("v", expected, words(v.shape), "every key has one value")
+    lead = _lead_axes(faults, q, k, v)
+    return None if len(faults.found) > before or lead is None else (*lead, q.shape[-2], k.shape[-2])
+
+
+def _lead_axes(faults: Faults, q: Array, k: Array, v: Array) -> Shape | None:
+    """Batch axes broadcast by NumPy's rule; heads, where there is a batch axis too, may be grouped."""
+    leads = [given.shape[:-2] for given in (q, k, v)]
+    grouped = max(map(len, leads)) >= 2
+    if not grouped:
+        shape = broadcast_all(*leads)
+        if shape is None:
+            remedy = "grouped heads need a batch axis: q[None], k[None], v[None]"
+            faults.value(
+                "k and v",
+                f"a first axis of {leads[0][0] if leads[0] else 1} as in q, or 1",
+                _leads(k, v),
+                remedy,
+            )
+        return shape
+    batch = broadcast_all(*(lead[:-1] for lead in leads))
+    if batch is None:
+        expected = f"batch axes that broadcast with those of q {words(q.shape)}"
+        faults.value("k and v", expected, _leads(k, v), "equal sizes, or 1")
+    n_heads, n_k_heads, n_v_heads = (lead[-1] if lead else 1 for lead in leads)
+    n_kv_heads = n_v_heads if n_k_heads == 1 else n_k_heads
+    if n_v_heads not in (1, n_kv_heads):
+        faults.value("v", f"{n_kv_heads} key/value heads (G) as in k {words(k.shape)}, or 1", words(v.shape))
+    elif n_heads != 1 and n_kv_heads not in (1, n_heads) and (n_kv_heads == 0 or n_heads % n_kv_heads):
+        expected = f"a number of key/value heads (G) that divides the {n_heads} heads (H) of q {words(q.shape)}"
+        faults.value("k and v", expected, _leads(k, v), "query head h reads key head h // (H // G)")
+    else:
+        return None if batch is None else (*batch, n_kv_heads if n_heads == 1 else n_heads)
+    return None
+
+
+def _leads(k: Array, v: Array) -> str:
+    return f"k {words(k.shape)}, v {words(v.shape)}"
+
+
+class Problem(NamedTuple):
+    """One call of attention, checked: what is computed, in which shape and which float type."""
+
+    q: Array  # (..., H, n_q, d_k)
+    k: Array  # (..., G, n_k, d_k)
+    v: Array  # (..., G, n_k, d_v)
+    mask: Any  # None, a bool array or a Mask
+    causal: bool
+    bias: Any  # None, a float array or a bias object
+    scale: float
+    softcap: float | None
+    sinks: Array | None  # (H,)
+    dropout: float
+    rng: np.random.Generator | None
+    scores: Shape  # (..., H, n_q, n_k)
+    dtype: np.dtype[Any]  # of the result
+    computing: np.dtype[Any]  # of the arithmetic
+
+
+def problem(
+    function: str,
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any,
+    causal: Any,
+    bias: Any,
+    scale: Any,
+    softcap: Any,
+    sinks: Any,
+    dropout: Any,
+    rng: Any,
+) -> Problem:
+    """Check a call of attention before any work, and name everything about it that does not fit."""
+    faults = Faults(function)
+    arrays = [array(faults, name, value) for name, value in (("q", q), ("k", k), ("v", v))]
+    known = [given for given in arrays if given is not None]
+    whole = len(known) == 3
+    dtype = result_dtype(*(given.dtype for given in known)) if whole else FLOAT64
+    computing = computing_dtype(dtype) or FLOAT64
+    scores = _score_shape(faults, *known) if whole else None
+    mask, causal = _mask(faults, mask, scores), flag(faults, "causal", causal, "masks.causal(offset) aligns otherwise")
+    bias, sinks = _bias(faults, bias, scores), _sinks(faults, sinks, scores)
+    scale = _scale(faults, scale, known[0].shape[-1] if scores else 1, computing)
+    softcap = _softcap(faults, softcap, computing)
+    dropout, rng = _dropout(faults, dropout, rng)
+    faults.raise_any()
+    assert scores is not None  # where it is not known, a fault says why
+    q, k, v = known
+    return Problem(q, k, v, mask, causal, bias, scale, softcap, sinks, dropout, rng, scores, dtype, computing)
+
+
+# ------------------------------------------------------------------------------------ per-item arrays
+class PerItem:
+    """An array with one entry, or one row of n_q or n_k entries, per batch item: never per head."""
+
+    __slots__ = ("axis", "name", "values")
+
+    def __init__(self, name: str, values: Array, axis: str = "") -> None:
+        self.name, self.axis = name, axis
+        self.values = np.array(values)  # ours: a caller who changes theirs later does not change the mask
+        self.values.flags.writeable = False
+
+    @property
+    def lead(self) -> Shape:
+        """Its own batch axes."""
+        return self.values.shape[:-1] if self.axis else self.values.shape
+
+    def misfits(self, scores: Shape) -> list[Fault]:
+        """What keeps it from describing the items of these scores."""
+        batch, size = batch_axes(scores), self._size(scores)
+        if broadcasts(self.lead, batch) and self.values.shape[len(self.lead) :] == size:
+            return []
+        letter = f"B, {self.axis}" if self.axis else "B"
+        expected = f"({letter}) against the batch axes of the scores {words(scores)}: {words((*batch, *size))}"
+        remedy = "it holds for items, never for heads; size 1 on a batch axis, or none, holds for all items"
+        return [Fault(self.name, expected, words(self.values.shape), remedy)]
+
+    def of(self, scores: Shape, lead: Shape | None, rows: slice, cols: slice) -> Array:
+        """Its values for one item, or (lead None) for all items, shaped to broadcast against those rows and columns."""
+        batch, tail = batch_axes(scores), self._size(scores)
+        values = np.broadcast_to(self.values, (*batch, *tail))
+        if lead is None:
+            heads = (1,) * (len(scores) - 2 - len(batch))
+            values = values.reshape((*batch, *heads, *tail))
+        else:
+            values = values[lead[: len(batch)]]
+        if self.axis == "n_q":
+            return values[..., rows, None]
+        return values[..., None, cols] if self.axis == "n_k" else values[..., None, None]
+
+    def _size(self, scores: Shape) -> Shape:
+        return {"": (), "n_q": scores[-2:-1], "n_k": scores[-1:]}[self.axis]
+
+
+def item_integers(faults: Faults, name: str, values: Any, axis: str = "", low: int | None = None) -> PerItem:
+    """Integers per item (lengths, offsets, ids, positions), checked."""
+    given = plain_array(faults, name, values)
+    if given is None:
+        return PerItem(name, np.zeros(1, np.int64), axis)
+    if given.dtype.kind not in "iu":
+        faults.type(name, "integers", f"dtype {given.dtype}", f"pass np.asarray({name}, dtype=np.int64)")
+        given = np.zeros(1, np.int64)
+    elif axis and given.ndim == 0:
+        faults.value(name, f"(B, {axis}) or ({axis},)", "a single number")
+        given = np.zeros(1, np.int64)
+    elif given.size and (int(given.max()) > WIDEST_INT or int(given.min()) < (-WIDEST_INT if low is None else low)):
+        bound = "integers within 62 bits" if low is None else f"integers of at least {low}"
+        faults.value(name, bound, f"{int(given.min())} to {int(given.max())}")
+        given = np.zeros(1, np.int64)
+    return PerItem(name, given.astype(np.int64), axis)

@@ -1,0 +1,305 @@
+"""Softmax, and the partial softmax that threads, tiles, caches and clusters share.
+
+Softmax attention over any set of keys is a partial result ``(acc, total, peak)``: the sum of values weighted by
+``exp(score - peak)``, the sum of those weights, and the reference that was taken off. ``part`` makes one, ``merge``
+joins two, ``finish`` divides. The grouping does not matter: every way to split the keys gives the same answer.
+"""
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from headwise.core.shapes import (
+    Array,
+    Faults,
+    array,
+    broadcast_all,
+    computing_dtype,
+    integer,
+    result_dtype,
+    words,
+)
+
+
+def exponentials(scores: Array, peak: Array | float | None = None) -> tuple[Array, Array]:
+    """``exp(scores - peak)`` over the last axis, and the peak: the row's maximum unless another reference is given.
+
+    A row of ``-inf`` alone has peak ``-inf`` and exponentials 0; the rest is the plain formula, NaN and ``+inf`` too.
+    """
+    if peak is None:
+        peak = scores.max(axis=-1, initial=-np.inf)
+    peak = np.asarray(peak, scores.dtype)
+    reference = np.where(peak == -np.inf, 0, peak).astype(scores.dtype, copy=False)  # -inf - -inf would be NaN
+    return np.exp(scores - reference[..., None]), peak
+
+
+# --------------------------------------------------------------------------------------- whole softmax
+def softmax(x: ArrayLike, axis: int = -1) -> Array:
+    """Exponentials that sum to 1 along an axis.
+
+    Parameters
+    ----------
+    x : array_like
+        Scores. Integers and bool count as float64; float16 and bfloat16 are computed in float32.
+    axis : int
+        The axis along which the result sums to 1.
+
+    Returns
+    -------
+    ndarray
+        Same shape as ``x``, its float type. A slice of ``-inf`` alone gives zeros, an empty axis an empty result.
+
+    Raises
+    ------
+    TypeError
+        If ``x`` does not hold real numbers or ``axis`` is not an integer.
+    ValueError
+        If ``x`` has no such axis.
+
+    Notes
+    -----
+    ``exp(x - max x) / sum exp(x - max x)``: the maximum cancels, and nothing overflows [1]_.
+
+    References
+    ----------
+    .. [1] Blanchard, Higham, Higham, "Accurately computing the log-sum-exp and softmax functions",
+       IMA Journal of Numerical Analysis 41 (2021), section 3.
+
+    Examples
+    --------
+    >>> print(softmax([2.0, 0.0]).round(3))
+    [0.881 0.119]
+    """
+    scores, axis, dtype = _scores("softmax", x, axis)
+    with np.errstate(all="ignore"):
+        exps, _ = exponentials(scores)
+        total = exps.sum(axis=-1, keepdims=True)
+        return np.moveaxis(_divide(exps, total), -1, axis).astype(dtype, copy=False)
+
+
+def logsumexp(x: ArrayLike, axis: int = -1) -> Array:
+    """Logarithm of the sum of exponentials along an axis, without overflow.
+
+    Parameters
+    ----------
+    x : array_like
+        Scores. Integers and bool count as float64; float16 and bfloat16 are computed in float32.
+    axis : int
+        The axis that is summed.
+
+    Returns
+    -------
+    ndarray
+        The shape of ``x`` without that axis, its float type; ``-inf`` for a slice of ``-inf`` alone or an empty one.
+
+    Raises
+    ------
+    TypeError
+        If ``x`` does not hold real numbers or ``axis`` is not an integer.
+    ValueError
+        If ``x`` has no such axis.
+
+    Notes
+    -----
+    ``max x + log sum exp(x - max x)``; source as for :func:`softmax`.
+
+    Examples
+    --------
+    >>> print(logsumexp([1000.0, 1000.0]).round(4))
+    1000.6931
+    """
+    scores, _, dtype = _scores("logsumexp", x, axis)
+    with np.errstate(all="ignore"):
+        exps, peak = exponentials(scores)
+        return _log_total(exps.sum(axis=-1), peak).astype(dtype, copy=False)
+
+
+def _scores(function: str, x: Any, axis: Any) -> tuple[Array, int, np.dtype[Any]]:
+    """x in its computing dtype with ``axis`` last, that axis, and the dtype of the result."""
+    faults = Faults(function)
+    given, number = array(faults, "x", x), integer(faults, "axis", axis)
+    if given is not None and not faults.found and not -given.ndim <= number < given.ndim:
+        faults.value(
+            "axis",
+            f"an axis of x {words(given.shape)}",
+            str(number),
+            "" if given.ndim else "x has none: pass x[None]",
+        )
+    faults.raise_any()
+    assert given is not None  # its absence is a fault
+    dtype = result_dtype(given.dtype)
+    return np.moveaxis(given.astype(computing_dtype(dtype), copy=False), number, -1), number, dtype
+
+
+def _divide(numerator: Array, total: Array) -> Array:
+    """``numerator / total``, 0 where the total is 0: a query without keys."""
+    return numerator / np.where(total == 0, 1, total)
+
+
+def _log_total(total: Array, peak: Array) -> Array:
+    """The log-sum-exp; log 0 is -inf, whatever the peak."""
+    return np.where(total == 0, -np.inf, np.log(np.where(total == 0, 1, total)) + peak).astype(total.dtype, copy=False)
+
+
+# -------------------------------------------------------------------------------------- partial softmax
+class Partial(NamedTuple):
+    """Attention over some of the keys, not yet divided."""
+
+    acc: Array  # (..., n_q, d_v)  sum over these keys of exp(score - peak) * v
+    total: Array  # (..., n_q)      sum over these keys of exp(score - peak)
+    peak: Array  # (..., n_q)      the reference taken off; -inf where nothing was seen
+
+
+def part(scores: Array, v: Array, peak: Array | float | None = None) -> Partial:
+    """Attention over some of the keys, as a partial result.
+
+    Parameters
+    ----------
+    scores : ndarray, shape (..., n_q, n_k)
+        Scores, ``-inf`` where a query may not attend.
+    v : ndarray, shape (..., n_k, d_v)
+        Values, finite where no query may attend.
+    peak : ndarray, shape (..., n_q), or float, optional
+        The reference to take off. By default each row's maximum; any finite one is as right as long as nothing
+        overflows, and 0 does where scores are known to be small.
+
+    Returns
+    -------
+    Partial
+        ``acc`` (..., n_q, d_v), ``total`` (..., n_q), ``peak`` (..., n_q).
+
+    Examples
+    --------
+    >>> halves = [part(np.log([[1.0, 2.0]]), np.array([[6.0], [12.0]])), part(np.log([[3.0]]), np.array([[18.0]]))]
+    >>> print(finish(merge(*halves))[0].round(9))
+    [[14.]]
+    """
+    exps, peak = exponentials(scores, peak)
+    total = exps.sum(axis=-1)
+    return Partial(exps @ v, total, np.broadcast_to(peak, total.shape))
+
+
+def empty_part(rows: tuple[int, ...], d_v: int, dtype: Any = np.float64) -> Partial:
+    """The partial result over no keys, which any other merges with unchanged: acc 0, total 0, peak -inf."""
+    return Partial(np.zeros((*rows, d_v), dtype), np.zeros(rows, dtype), np.full(rows, -np.inf, dtype))
+
+
+def merge(a: Partial, b: Partial) -> Partial:
+    """Two partial results over different keys as one over all of them.
+
+    Associative and commutative up to rounding. A part that saw nothing (total 0) changes nothing, on either side.
+
+    Examples
+    --------
+    >>> nothing = empty_part((1,), 1)
+    >>> print(merge(nothing, nothing).peak, merge(nothing, part(np.array([[0.0]]), np.array([[7.0]]))).acc)
+    [-inf] [[7.]]
+    """
+    seen_a, seen_b = (np.where(side.total == 0, -np.inf, side.peak) for side in (a, b))
+    peak = np.maximum(seen_a, seen_b)
+    reference = np.where(peak == -np.inf, 0, peak)
+    scale_a, scale_b = np.exp(seen_a - reference), np.exp(seen_b - reference)
+    acc = a.acc * scale_a[..., None] + b.acc * scale_b[..., None]
+    return Partial(acc, a.total * scale_a + b.total * scale_b, peak)
+
+
+def finish(whole: Partial) -> tuple[Array, Array]:
+    """Divide: the output ``(..., n_q, d_v)`` and the log-sum-exp ``(..., n_q)``; 0 and ``-inf`` where nothing was seen.
+
+    Examples
+    --------
+    >>> out, lse = finish(empty_part((2,), 1))
+    >>> print(out.ravel(), lse)
+    [0. 0.] [-inf -inf]
+    """
+    return _divide(whole.acc, whole.total[..., None]), _log_total(whole.total, whole.peak)
+
+
+# --------------------------------------------------------------------------- finished results, merged
+def merge_attention(outs: Iterable[ArrayLike], lses: Iterable[ArrayLike]) -> tuple[Array, Array]:
+    """Attention over the union of several sets of keys, from the results over each.
+
+    Parameters
+    ----------
+    outs : sequence of array_like, each of shape (..., n_q, d_v)
+        Output of attention over each set of keys; no key may be in two sets.
+    lses : sequence of array_like, each of shape (..., n_q)
+        Log-sum-exp of the same. Where it is ``-inf`` the set held no key for that query, and its output is not read.
+        With sinks, let one set alone carry them.
+
+    Returns
+    -------
+    out : ndarray, shape (..., n_q, d_v)
+        As one call over all keys gives, in the float type of ``outs``.
+    lse : ndarray, shape (..., n_q)
+        Its log-sum-exp, in the computing type.
+
+    Raises
+    ------
+    TypeError
+        If something holds no real numbers.
+    ValueError
+        If there is nothing to merge, or the shapes or counts do not fit.
+
+    Notes
+    -----
+    ``lse = log sum exp(lse_i)``, ``out = sum out_i exp(lse_i - lse)``: the merge of online softmax [1]_.
+
+    References
+    ----------
+    .. [1] Milakov, Gimelshein, "Online normalizer calculation for softmax", arXiv:1805.02867, section 3.1.
+
+    Examples
+    --------
+    >>> out, lse = merge_attention([[[10.0]], [[18.0]]], [[np.log(3)], [np.log(3)]])
+    >>> print(out.round(9), np.exp(lse).round(9))
+    [[14.]] [6.]
+    """
+    parts, dtype = _finished_parts(outs, lses)
+    with np.errstate(all="ignore"):
+        whole = parts[0]
+        for piece in parts[1:]:
+            whole = merge(whole, piece)
+        out, lse = finish(whole)
+    return out.astype(dtype, copy=False), lse
+
+
+def _finished_parts(outs: Any, lses: Any) -> tuple[list[Partial], np.dtype[Any]]:
+    """Each finished result as a partial one: its peak is the lse, its total 1, or 0 where it saw nothing."""
+    faults = Faults("merge_attention")
+    pairs = {name: _sequence(faults, name, value) for name, value in (("outs", outs), ("lses", lses))}
+    if len(pairs["outs"]) != len(pairs["lses"]) or not pairs["outs"]:
+        got = f"{len(pairs['outs'])} outs and {len(pairs['lses'])} lses"
+        faults.value("outs and lses", "one lse for each of at least one out", got)
+    faults.raise_any()
+    for i, (out, lse) in enumerate(zip(*pairs.values(), strict=True)):
+        if out.shape[:-1] != lse.shape or not out.ndim:
+            faults.value(
+                f"lses[{i}]",
+                f"(..., n_q) = {words(out.shape[:-1])} as outs[{i}] {words(out.shape)}",
+                words(lse.shape),
+            )
+    if broadcast_all(*(out.shape for out in pairs["outs"])) is None:
+        faults.value("outs", "shapes that broadcast together", ", ".join(words(out.shape) for out in pairs["outs"]))
+    faults.raise_any()
+    dtype = result_dtype(*(out.dtype for out in pairs["outs"]))
+    computing = computing_dtype(result_dtype(dtype, *(lse.dtype for lse in pairs["lses"])))
+    return [
+        _finished_part(out.astype(computing), lse.astype(computing)) for out, lse in zip(*pairs.values(), strict=True)
+    ], dtype
+
+
+def _sequence(faults: Faults, name: str, value: Any) -> list[Array]:
+    try:
+        items = list(value)
+    except TypeError:
+        faults.type(name, "a sequence of arrays", type(value).__name__)
+        return []
+    return [given for i, item in enumerate(items) if (given := array(faults, f"{name}[{i}]", item)) is not None]
+
+
+def _finished_part(out: Array, lse: Array) -> Partial:
+    seen = lse != -np.inf
+    return Partial(np.where(seen[..., None], out, 0), seen.astype(lse.dtype), lse)

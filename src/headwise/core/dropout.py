@@ -1,0 +1,68 @@
+"""Which weights dropout keeps: a function of the key and of the place in the scores, of nothing else.
+
+The scores of one item and head are divided into fixed cells of 256 queries x 128 keys. Each cell has its own stretch
+of one random stream, so that neither the tile in which a score is computed, nor the thread, nor the direction can
+change its fate.
+"""
+
+import numpy as np
+
+from headwise.core.shapes import Array, Shape
+
+CELL_QUERIES, CELL_KEYS = 256, 128
+_DRAWS = CELL_QUERIES * CELL_KEYS // 4  # numbers of 64 bits, four decisions of 16 bits in each
+# How far apart in the stream two neighbouring heads, rows and columns of cells lie. Odd, and far from round: places a
+# power of two apart in this generator would share their low bits.
+_STRIDES = (0x9E3779B97F4A7C15F39CC0605CEDC835, 0xD1B54A32D192ED03ABC98388FB8FAC03, 0x8CB92BA72F3D8DD7E7037ED1A0B428DB)
+
+
+class Keep:
+    """Which weights are kept, for one call.
+
+    Parameters
+    ----------
+    probability : float
+        How likely a weight is dropped, in steps of 1/65536; above 0 and below 1 it never rounds to 1.
+    rng : numpy.random.Generator
+        One number is drawn from it: the key.
+
+    Attributes
+    ----------
+    kept : float
+        The true probability of being kept; kept weights are divided by it.
+    """
+
+    __slots__ = ("_bits", "_start", "kept", "threshold")
+
+    def __init__(self, probability: float, rng: np.random.Generator) -> None:
+        self.threshold = round(probability * 65536)
+        if probability < 1:
+            self.threshold = min(self.threshold, 65535)
+        self.kept = 1 - self.threshold / 65536
+        self._bits = np.random.PCG64DXSM(int(rng.integers(2**63)))
+        self._start = self._bits.state
+
+    def cell(self, lead: int, row: int, column: int) -> Array:
+        """The cell in this row and column of cells, for the item and head of this flat index.
+
+        Returns
+        -------
+        ndarray of bool, shape (CELL_KEYS, CELL_QUERIES)
+            True where kept. Keys come first.
+        """
+        steps = sum(place * stride for place, stride in zip((lead, row, column), _STRIDES, strict=True))
+        self._bits.state = self._start
+        self._bits.advance(steps % 2**128)
+        draws = np.asarray(self._bits.random_raw(_DRAWS)).astype("<u8", copy=False)
+        return draws.view("<u2").reshape(CELL_KEYS, CELL_QUERIES) >= self.threshold
+
+    def dense(self, scores: Shape) -> Array:
+        """All cells of a score shape (..., n_q, n_k): bool, True where kept."""
+        n_q, n_k = scores[-2:]
+        keep = np.empty(scores, bool)
+        for lead, place in enumerate(np.ndindex(*scores[:-2])):
+            for i in range(0, n_q, CELL_QUERIES):
+                for j in range(0, n_k, CELL_KEYS):
+                    cell = self.cell(lead, i // CELL_QUERIES, j // CELL_KEYS)
+                    keep[place][i : i + CELL_QUERIES, j : j + CELL_KEYS] = cell[: n_k - j, : n_q - i].T
+        return keep

@@ -1,0 +1,736 @@
+"""The mask algebra: which query may attend to which key, answered whole or one tile at a time.
+
+A mask is a predicate of (item, query i, key j). True means *may attend*. Masks combine with ``&``, ``|`` and ``~``,
+with each other and with bool arrays. Nothing is built before a score shape is known, and then only what is asked for.
+"""
+
+import operator
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from headwise.core.shapes import (
+    WIDEST_INT,
+    Array,
+    Fault,
+    Faults,
+    PerItem,
+    Shape,
+    batch_axes,
+    broadcast_all,
+    integer,
+    item_integers,
+    mask_misfits,
+    plain_array,
+    words,
+)
+
+Span = tuple[int, int] | slice | range
+
+
+class Mask:
+    """A predicate of (item, query i, key j). Made by the functions of this module, combined by ``&``, ``|``, ``~``."""
+
+    __array_ufunc__ = None  # so that `array & mask` asks the mask
+    __slots__ = ()
+
+    # What each kind of mask answers. `lead` is the index of one item and head, or None for all of them at once.
+    def misfits(self, scores: Shape) -> list[Fault]:
+        """What keeps this mask from fitting a score shape."""
+        raise NotImplementedError
+
+    def _at(self, scores: Shape, lead: Shape | None, rows: slice, cols: slice) -> Array:
+        """The predicate on these queries and keys: bool, broadcasting to the tile (or to all tiles)."""
+        raise NotImplementedError
+
+    def _known(self, scores: Shape, lead: Shape, rows: slice, cols: slice) -> bool | None:
+        """True or False where the whole tile is so and that shows without building it."""
+        return None
+
+    def _leads(self) -> list[tuple[Shape, bool]]:
+        """The leading axes of the arrays it holds, and whether heads are among them."""
+        return []
+
+    def words(self) -> str:
+        """The mask as an English phrase."""
+        raise NotImplementedError
+
+    # What all of them share.
+    def tile(self, shape: Shape, lead: Shape, rows: Span, cols: Span) -> bool | Array:
+        """The mask of a tile of one item and head.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            A score shape (..., H, n_q, n_k).
+        lead : tuple of int
+            Index of the item and head: one number for each axis before the last two.
+        rows, cols : (int, int), slice or range
+            First query and the one after the last; the same for keys.
+
+        Returns
+        -------
+        bool or ndarray, shape (n_rows, n_cols)
+            True if every pair of the tile may attend, False if none may (or the tile is empty), else the bool block.
+
+        Raises
+        ------
+        ValueError
+            If the mask does not fit the shape, or the tile does not lie inside it.
+
+        Examples
+        --------
+        >>> print(causal().tile((4, 4), (), (0, 2), (2, 4)), causal().tile((4, 4), (), (2, 4), (0, 2)))
+        False True
+        """
+        scores = _fitted("Mask.tile", self, shape)
+        faults = Faults("Mask.tile")
+        spans = [
+            _span(faults, name, span, n) for name, span, n in (("rows", rows, scores[-2]), ("cols", cols, scores[-1]))
+        ]
+        if len(lead) != len(scores) - 2 or any(not 0 <= i < n for i, n in zip(lead, scores, strict=False)):
+            faults.value("lead", f"an index into the leading axes {words(scores[:-2])}", words(lead))
+        faults.raise_any()
+        return self._tile(scores, lead, *spans)
+
+    def _tile(self, scores: Shape, lead: Shape, rows: slice, cols: slice) -> bool | Array:
+        size = (rows.stop - rows.start, cols.stop - cols.start)
+        if 0 in size:
+            return False
+        known = self._known(scores, lead, rows, cols)
+        if known is not None:
+            return known
+        block = self._at(scores, lead, rows, cols)
+        if block.all():
+            return True
+        return np.broadcast_to(block, size) if block.any() else False
+
+    def dense(self, shape: Shape) -> Array:
+        """The whole mask for a score shape.
+
+        Parameters
+        ----------
+        shape : tuple of int
+            A score shape (..., H, n_q, n_k), e.g. ``(n_q, n_k)``.
+
+        Returns
+        -------
+        ndarray of bool, of that shape
+            True = may attend. Read-only where axes are stretched.
+
+        Raises
+        ------
+        ValueError
+            If the mask does not fit the shape.
+
+        Examples
+        --------
+        >>> print(window(1, 0).dense((3, 3)).astype(int))
+        [[1 0 0]
+         [1 1 0]
+         [0 1 1]]
+        """
+        scores = _fitted("Mask.dense", self, shape)
+        return np.broadcast_to(self._at(scores, None, slice(0, scores[-2]), slice(0, scores[-1])), scores)
+
+    def show(self, n_q: int, n_k: int) -> str:
+        """A picture in characters: one row per query, one column per key, one picture per item.
+
+        Parameters
+        ----------
+        n_q, n_k : int
+            Numbers of queries and keys. Above 64, one character stands for a square tile.
+
+        Returns
+        -------
+        str
+            The expression, what it says in words, and for each item (four at most) a picture of ``#`` (may attend),
+            ``.`` (may not) and, for tiles, ``+`` (some may).
+
+        Raises
+        ------
+        TypeError, ValueError
+            If a number is not one, or the mask does not fit.
+
+        Examples
+        --------
+        >>> print(causal().show(2, 4))
+        causal(): keys up to the query's own position
+            key 0123
+        query 0 ###.
+              1 ####
+        """
+        faults = Faults("Mask.show")
+        sizes = (integer(faults, "n_q", n_q, 0), integer(faults, "n_k", n_k, 0))
+        faults.raise_any()
+        scores = _fitted("Mask.show", self, (*_own_lead(self), *sizes))
+        return _picture(self, scores)
+
+    def __and__(self, other: Any) -> "Mask":
+        return _join("&", self, other)
+
+    def __rand__(self, other: Any) -> "Mask":
+        return _join("&", other, self)
+
+    def __or__(self, other: Any) -> "Mask":
+        return _join("|", self, other)
+
+    def __ror__(self, other: Any) -> "Mask":
+        return _join("|", other, self)
+
+    def __invert__(self) -> "Mask":
+        return _Not(self)
+
+    def __bool__(self) -> NoReturn:
+        raise TypeError(
+            "Mask: expected no question of true or false, got bool(mask); a mask is a rule for pairs of query and key: "
+            "test `mask is None`, and combine masks with & | ~ instead of and, or, not"
+        )
+
+
+# ------------------------------------------------------------------------------------------ the kinds
+class _Rule(Mask):
+    """A test of the query's and the key's numbers: place, length, validity, segment, position."""
+
+    __slots__ = ("items", "name", "phrase", "test")
+
+    def __init__(self, name: str, phrase: str, test: Callable[..., Array], *items: PerItem) -> None:
+        self.name, self.phrase, self.test, self.items = name, phrase, test, items
+
+    def misfits(self, scores: Shape) -> list[Fault]:
+        return [fault for item in self.items for fault in item.misfits(scores)]
+
+    def _at(self, scores: Shape, lead: Shape | None, rows: slice, cols: slice) -> Array:
+        i, j = np.arange(rows.start, rows.stop)[:, None], np.arange(cols.start, cols.stop)
+        return self.test(i, j, *(item.of(scores, lead, rows, cols) for item in self.items))
+
+    def _leads(self) -> list[tuple[Shape, bool]]:
+        return [(item.lead, False) for item in self.items]
+
+    def words(self) -> str:
+        return self.phrase
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(_brief(item.values) for item in self.items)})"
+
+
+class _Lengths(_Rule):
+    """Keys ``j < lengths[item]``: a rule whose full and empty tiles show at once."""
+
+    __slots__ = ()
+
+    def misfits(self, scores: Shape) -> list[Fault]:
+        values, found = self.items[0].values, super().misfits(scores)
+        if values.size and int(values.max()) > scores[-1]:
+            most = f"at most n_k = {scores[-1]}"
+            found.append(Fault("lengths", most, str(int(values.max())), "a length counts the item's real keys"))
+        return found
+
+    def _known(self, scores: Shape, lead: Shape, rows: slice, cols: slice) -> bool | None:
+        length = int(self.items[0].of(scores, lead, rows, cols).item())
+        return cols.stop <= length if cols.stop <= length or cols.start >= length else None
+
+
+class _Band(_Rule):
+    """Keys from ``left`` before to ``right`` after the query's position ``i + offset``: causal and window."""
+
+    __slots__ = ("left", "right")
+
+    def __init__(self, name: str, left: int | None, right: int | None, offset: PerItem | None) -> None:
+        super().__init__(name, _reach(left, right), _within, *([offset] if offset else []))
+        self.left = WIDEST_INT * 4 if left is None else left
+        self.right = WIDEST_INT * 4 if right is None else right
+
+    def _offset(self, scores: Shape, lead: Shape | None, rows: slice, cols: slice) -> Any:
+        return self.items[0].of(scores, lead, rows, cols) if self.items else scores[-1] - scores[-2]
+
+    def _at(self, scores: Shape, lead: Shape | None, rows: slice, cols: slice) -> Array:
+        i, j = np.arange(rows.start, rows.stop)[:, None], np.arange(cols.start, cols.stop)
+        return self.test(j - (i + self._offset(scores, lead, rows, cols)), self.left, self.right)
+
+    def _known(self, scores: Shape, lead: Shape, rows: slice, cols: slice) -> bool | None:
+        # Every whole number from lowest to highest is the distance of some pair of the tile, so this misses nothing.
+        offset = int(np.asarray(self._offset(scores, lead, rows, cols)).item())
+        lowest, highest = cols.start - (rows.stop - 1 + offset), cols.stop - 1 - (rows.start + offset)
+        if highest < -self.left or lowest > self.right:
+            return False
+        return True if -self.left <= lowest and highest <= self.right else None
+
+    def __repr__(self) -> str:
+        sides = [] if self.name == "causal" else [None if s > WIDEST_INT else s for s in (self.left, self.right)]
+        offset = [f"offset={_brief(item.values)}" for item in self.items]
+        return f"{self.name}({', '.join([*map(str, sides), *offset])})"
+
+
+class _Given(Mask):
+    """A bool array, which may differ from head to head."""
+
+    __slots__ = ("values",)
+
+    def __init__(self, values: Array) -> None:
+        self.values = values
+
+    def misfits(self, scores: Shape) -> list[Fault]:
+        return mask_misfits("mask", self.values, scores)
+
+    def _at(self, scores: Shape, lead: Shape | None, rows: slice, cols: slice) -> Array:
+        values = np.broadcast_to(self.values, scores)
+        return values if lead is None else values[lead][rows, cols]
+
+    def _leads(self) -> list[tuple[Shape, bool]]:
+        return [(self.values.shape[:-2], True)]
+
+    def words(self) -> str:
+        return "pairs that are True in the given array"
+
+    def __repr__(self) -> str:
+        return f"<bool {words(self.values.shape)}>"
+
+
+class _Joined(Mask):
+    """Both (``&``) or at least one (``|``) of two masks."""
+
+    __slots__ = ("left", "right", "sign")
+
+    def __init__(self, sign: str, left: Mask, right: Mask) -> None:
+        self.sign, self.left, self.right = sign, left, right
+
+    def misfits(self, scores: Shape) -> list[Fault]:
+        return self.left.misfits(scores) + self.right.misfits(scores)
+
+    def _at(self, scores: Shape, lead: Shape | None, rows: slice, cols: slice) -> Array:
+        left, right = (side._at(scores, lead, rows, cols) for side in (self.left, self.right))
+        return left & right if self.sign == "&" else left | right
+
+    def _known(self, scores: Shape, lead: Shape, rows: slice, cols: slice) -> bool | None:
+        decides = self.sign == "|"  # one True decides an or, one False decides an and
+        answers = [side._known(scores, lead, rows, cols) for side in (self.left, self.right)]
+        if decides in answers:
+            return decides
+        return None if None in answers else not decides
+
+    def _leads(self) -> list[tuple[Shape, bool]]:
+        return self.left._leads() + self.right._leads()
+
+    def words(self) -> str:
+        return f"{self.left.words()}, {'and' if self.sign == '&' else 'or'} {self.right.words()}"
+
+    def __repr__(self) -> str:
+        inner = [
+            f"({side})" if isinstance(side, _Joined) and side.sign != self.sign else str(side)
+            for side in (self.left, self.right)
+        ]
+        return f"{inner[0]} {self.sign} {inner[1]}"
+
+
+class _Not(Mask):
+    """The pairs that another mask refuses."""
+
+    __slots__ = ("mask",)
+
+    def __init__(self, mask: Mask) -> None:
+        self.mask = mask
+
+    def misfits(self, scores: Shape) -> list[Fault]:
+        return self.mask.misfits(scores)
+
+    def _at(self, scores: Shape, lead: Shape | None, rows: slice, cols: slice) -> Array:
+        return ~self.mask._at(scores, lead, rows, cols)
+
+    def _known(self, scores: Shape, lead: Shape, rows: slice, cols: slice) -> bool | None:
+        known = self.mask._known(scores, lead, rows, cols)
+        return None if known is None else not known
+
+    def _leads(self) -> list[tuple[Shape, bool]]:
+        return self.mask._leads()
+
+    def words(self) -> str:
+        return f"not ({self.mask.words()})"
+
+    def __repr__(self) -> str:
+        return f"~({self.mask})" if isinstance(self.mask, _Joined) else f"~{self.mask}"
+
+
+# The tests, as functions of the module so that a mask can be pickled.
+def _within(distance: Array, left: int, right: int) -> Array:
+    return (distance >= -left) & (distance <= right)
+
+
+def _before(i: Array, j: Array, length: Array) -> Array:
+    return j < length
+
+
+def _valid(i: Array, j: Array, valid: Array) -> Array:
+    return valid
+
+
+def _same(i: Array, j: Array, query: Array, key: Array) -> Array:
+    return np.equal(query, key)
+
+
+def _not_after(i: Array, j: Array, query: Array, key: Array) -> Array:
+    return key <= query
+
+
+# --------------------------------------------------------------------------------------- their makers
+def causal(offset: ArrayLike | None = None) -> Mask:
+    """Query i sees key j when ``j <= i + offset``.
+
+    Parameters
+    ----------
+    offset : int or array_like of int, shape (B,), optional
+        How many keys come before query 0's own. By default ``n_k - n_q``: the last query sees every key (lower-right),
+        so that a cached decode equals the full run. 0 aligns the first query with the first key (upper-left). An array
+        holds one offset per item: a ragged cache has ``lengths - n_q``.
+
+    Returns
+    -------
+    Mask
+
+    Raises
+    ------
+    TypeError
+        If an offset is not an integer.
+
+    Examples
+    --------
+    >>> print(causal().dense((2, 3)).astype(int))
+    [[1 1 0]
+     [1 1 1]]
+    >>> print(causal(offset=0).dense((2, 3)).astype(int))
+    [[1 0 0]
+     [1 1 0]]
+    """
+    faults = Faults("masks.causal")
+    mask = _Band("causal", None, 0, _offset(faults, offset))
+    faults.raise_any()
+    return mask
+
+
+def window(left: int | None, right: int | None, offset: ArrayLike | None = None) -> Mask:
+    """Query i sees key j when ``-left <= j - (i + offset) <= right``.
+
+    Parameters
+    ----------
+    left, right : int or None
+        How many keys before and after the own position are seen besides it; None for all of them. ``window(256, 0)`` is
+        the causal sliding window of 257 keys.
+    offset : int or array_like of int, shape (B,), optional
+        As for :func:`causal`.
+
+    Returns
+    -------
+    Mask
+
+    Raises
+    ------
+    TypeError
+        If something is not an integer.
+    ValueError
+        If a count is negative.
+
+    Examples
+    --------
+    >>> print(window(0, 1).dense((3, 3)).astype(int))
+    [[1 1 0]
+     [0 1 1]
+     [0 0 1]]
+    """
+    faults = Faults("masks.window")
+    what = "None (unlimited) or a number of keys"
+    sides = [
+        None if side is None else integer(faults, name, side, 0, what)
+        for name, side in (("left", left), ("right", right))
+    ]
+    mask = _Band("window", sides[0], sides[1], _offset(faults, offset))
+    faults.raise_any()
+    return mask
+
+
+def lengths(lengths: ArrayLike) -> Mask:
+    """Key j is seen when ``j < lengths[item]``: the padding at the end is not.
+
+    Parameters
+    ----------
+    lengths : array_like of int, shape (B,)
+        Number of real keys of each item, from 0 to n_k. ``~lengths(x)`` is the padding itself.
+
+    Returns
+    -------
+    Mask
+
+    Raises
+    ------
+    TypeError
+        If a length is not an integer.
+    ValueError
+        If a length is negative (at once) or above n_k (where the mask is used).
+
+    Examples
+    --------
+    >>> print(lengths([1, 3]).dense((2, 1, 3)).astype(int).reshape(2, 3))
+    [[1 0 0]
+     [1 1 1]]
+    """
+    faults = Faults("masks.lengths")
+    per_item = item_integers(faults, "lengths", lengths, low=0)
+    faults.raise_any()
+    return _Lengths("lengths", "keys before the item's length", _before, per_item)
+
+
+def keys(valid: ArrayLike) -> Mask:
+    """Key j is seen when ``valid[item, j]``: padding anywhere.
+
+    Parameters
+    ----------
+    valid : array_like of bool, shape (B, n_k) or (n_k,)
+        True for real keys.
+
+    Returns
+    -------
+    Mask
+
+    Raises
+    ------
+    TypeError
+        If ``valid`` is not bool.
+    ValueError
+        If it has no axis.
+
+    Examples
+    --------
+    >>> print(keys([False, True, True]).dense((2, 3)).astype(int))
+    [[0 1 1]
+     [0 1 1]]
+    """
+    faults = Faults("masks.keys")
+    given = plain_array(faults, "valid", valid)
+    if given is not None and given.dtype != np.bool_:
+        faults.type(
+            "valid",
+            "bool, True = a real key",
+            f"dtype {given.dtype}",
+            "pass valid.astype(bool) if nonzero means real",
+        )
+    elif given is not None and given.ndim == 0:
+        faults.value("valid", "(B, n_k) or (n_k,)", "a single number")
+    faults.raise_any()
+    assert given is not None  # its absence is a fault
+    return _Rule("keys", "keys that are valid", _valid, PerItem("valid", given, "n_k"))
+
+
+def segments(q_ids: ArrayLike, k_ids: ArrayLike) -> Mask:
+    """Query i sees key j when both belong to the same segment: packed documents do not see each other.
+
+    Parameters
+    ----------
+    q_ids : array_like of int, shape (B, n_q) or (n_q,)
+        Segment of each query.
+    k_ids : array_like of int, shape (B, n_k) or (n_k,)
+        Segment of each key.
+
+    Returns
+    -------
+    Mask
+
+    Raises
+    ------
+    TypeError
+        If an id is not an integer.
+
+    Examples
+    --------
+    >>> print(segments([0, 0, 1], [0, 0, 1]).dense((3, 3)).astype(int))
+    [[1 1 0]
+     [1 1 0]
+     [0 0 1]]
+    """
+    return _pairs("segments", "keys of the query's own segment", _same, q_ids=q_ids, k_ids=k_ids)
+
+
+def positions(q_pos: ArrayLike, k_pos: ArrayLike) -> Mask:
+    """Query i sees key j when ``k_pos[j] <= q_pos[i]``: causal for tokens whose positions are not their places.
+
+    Parameters
+    ----------
+    q_pos : array_like of int, shape (B, n_q) or (n_q,)
+        Position of each query.
+    k_pos : array_like of int, shape (B, n_k) or (n_k,)
+        Position of each key.
+
+    Returns
+    -------
+    Mask
+
+    Raises
+    ------
+    TypeError
+        If a position is not an integer.
+
+    Examples
+    --------
+    >>> print(positions([5, 1], [1, 9, 5]).dense((2, 3)).astype(int))
+    [[1 0 1]
+     [1 0 0]]
+    """
+    return _pairs("positions", "keys whose position is not after the query's", _not_after, q_pos=q_pos, k_pos=k_pos)
+
+
+def causal_mask(n: int) -> Array:
+    """The causal mask as a plain array.
+
+    Parameters
+    ----------
+    n : int
+        Number of tokens.
+
+    Returns
+    -------
+    ndarray of bool, shape (n, n)
+        True exactly where ``j <= i``: on and below the diagonal.
+
+    Raises
+    ------
+    TypeError
+        If ``n`` is not an integer.
+    ValueError
+        If it is negative.
+
+    Examples
+    --------
+    >>> print(causal_mask(3).astype(int))
+    [[1 0 0]
+     [1 1 0]
+     [1 1 1]]
+    """
+    faults = Faults("causal_mask")
+    size = integer(faults, "n", n, 0, "a number of tokens")
+    faults.raise_any()
+    return np.tri(size, dtype=bool)
+
+
+def as_mask(mask: Any) -> Mask:
+    """A Mask as it is, a (checked) bool array as one."""
+    return mask if isinstance(mask, Mask) else _Given(np.asarray(mask))
+
+
+# -------------------------------------------------------------------------------------------- helpers
+def _offset(faults: Faults, offset: Any) -> PerItem | None:
+    return None if offset is None else item_integers(faults, "offset", offset)
+
+
+def _reach(left: int | None, right: int | None) -> str:
+    """A band in words."""
+    own = "the query's own position"
+    if left is None and right is None:
+        return "all keys"
+    start = "keys" if left is None else f"keys from {left} before {own}" if left else f"keys from {own}"
+    if right is None:
+        return f"{start} on"
+    end = f"{right} after {own}" if right and not left else f"{right} after it" if right else own if not left else "it"
+    return f"{start} up to {end}"
+
+
+def _pairs(name: str, phrase: str, test: Callable[..., Array], **sides: ArrayLike) -> Mask:
+    """A rule that compares a number of the key with one of the query."""
+    faults = Faults(f"masks.{name}")
+    (q_name, q_values), (k_name, k_values) = sides.items()
+    queries = item_integers(faults, q_name, q_values, "n_q")
+    keys = item_integers(faults, k_name, k_values, "n_k")
+    faults.raise_any()
+    return _Rule(name, phrase, test, queries, keys)
+
+
+def _join(sign: str, left: Any, right: Any) -> Mask:
+    faults = Faults(f"Mask {sign} Mask")
+    sides = [_operand(faults, side) for side in (left, right)]
+    faults.raise_any()
+    return _Joined(sign, *sides)
+
+
+def _operand(faults: Faults, side: Any) -> Mask:
+    if isinstance(side, Mask):
+        return side
+    given = None if side is None or isinstance(side, bool) else plain_array(faults, "operand", side)
+    if given is None or given.dtype != np.bool_:
+        got = str(side) if given is None else f"dtype {given.dtype}"
+        faults.type("operand", "a Mask or a bool array, True = may attend", got, "convert it by astype(bool)")
+        return _Given(np.zeros((1, 1), bool))
+    return _Given(given)
+
+
+def _fitted(function: str, mask: Mask, shape: Any) -> Shape:
+    """The score shape as a tuple of ints, once the mask is known to fit it."""
+    faults = Faults(function)
+    try:
+        scores = tuple(operator.index(size) for size in shape)
+    except TypeError:
+        faults.type("shape", "a score shape (..., n_q, n_k)", f"{type(shape).__name__} {shape!r:.60}")
+        scores = (0, 0)
+    if len(scores) < 2 or min(scores) < 0:
+        faults.value("shape", "a score shape (..., n_q, n_k)", words(scores))
+    else:
+        faults.found += mask.misfits(scores)
+    faults.raise_any()
+    return scores
+
+
+def _span(faults: Faults, name: str, span: Any, n: int) -> slice:
+    first, stop = (span.start, span.stop) if isinstance(span, slice | range) else span
+    if getattr(span, "step", None) in (None, 1) and 0 <= first <= stop <= n:
+        return slice(first, stop)
+    faults.value(name, f"(first, stop) with 0 <= first <= stop <= {n}", str(span))
+    return slice(0, 0)
+
+
+def _brief(values: Array) -> str:
+    return str(values.tolist()) if values.size <= 8 else f"<{values.dtype} {words(values.shape)}>"
+
+
+# ------------------------------------------------------------------------------------------- pictures
+def _own_lead(mask: Mask) -> Shape:
+    """The smallest leading axes on which the mask can be shown."""
+    held = mask._leads()
+    items = broadcast_all(*(lead for lead, has_heads in held if not has_heads)) or ()
+    arrays = broadcast_all(*(lead for lead, has_heads in held if has_heads)) or ()
+    if len(arrays) >= 2:  # (..., H): what comes before the heads are items
+        return (*(broadcast_all(items, arrays[:-1]) or arrays[:-1]), arrays[-1])
+    return (*items, *(arrays or (1,))) if items else arrays
+
+
+def _picture(mask: Mask, scores: Shape) -> str:
+    leads = list(np.ndindex(*scores[:-2]))
+    step = max(1, -(-max(scores[-2:]) // 64))
+    lines = [f"{mask}: {mask.words()}"]
+    if step > 1:
+        lines.append(f"one character is a tile of {step} x {step}: # all may attend, + some, . none")
+    for lead in leads[:4]:
+        if len(leads) > 1:
+            lines.append(_title(scores, lead))
+        lines += _grid(mask, scores, lead, step)
+    if len(leads) > 4:
+        lines.append(f"and {len(leads) - 4} more")
+    return "\n".join(lines)
+
+
+def _title(scores: Shape, lead: Shape) -> str:
+    n_batch = len(batch_axes(scores))
+    item = f"item {', '.join(map(str, lead[:n_batch]))}" if n_batch else ""
+    return item + (f", head {lead[-1]}" if len(lead) > n_batch and scores[-3] > 1 else "")
+
+
+def _grid(mask: Mask, scores: Shape, lead: Shape, step: int) -> list[str]:
+    n_q, n_k = scores[-2:]
+    digits = "".join(str(j // step % 10) for j in range(0, n_k, step))
+    lines = [f"    key {digits}" if step == 1 else "       "]
+    width = max(1, len(str(max(n_q - 1, 0))))
+    for i in range(0, n_q, step):
+        cells = (
+            mask._tile(scores, lead, slice(i, min(i + step, n_q)), slice(j, min(j + step, n_k)))
+            for j in range(0, n_k, step)
+        )
+        row = "".join("#" if cell is True else "." if cell is False else "+" for cell in cells)
+        lines.append(f"{'query' if i == 0 else '':5} {i:>{width}} {row}")
+    return [line.rstrip() for line in lines if line.strip()]

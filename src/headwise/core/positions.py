@@ -1,0 +1,139 @@
+"""Positions in the scores: alibi, a bias that is evaluated where it is needed and never stored whole."""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from headwise.core.shapes import (
+    Array,
+    Fault,
+    Faults,
+    PerItem,
+    Shape,
+    array,
+    integer,
+    item_integers,
+    per_head_misfits,
+    words,
+)
+
+
+def alibi_slopes(n_heads: int) -> Array:
+    """The slopes of ALiBi for any number of heads.
+
+    Parameters
+    ----------
+    n_heads : int
+        Number of heads H, at least 1.
+
+    Returns
+    -------
+    ndarray of float64, shape (H,)
+        ``2 ** (-8 h / H)`` for h = 1 ... H where H is a power of two. Otherwise the slopes of the power of two below,
+        then every other slope of the power of two above, as the authors' code has it.
+
+    Raises
+    ------
+    TypeError
+        If ``n_heads`` is not an integer.
+    ValueError
+        If it is below 1.
+
+    References
+    ----------
+    .. [1] Press, Smith, Lewis, "Train Short, Test Long: Attention with Linear Biases Enables Input Length
+       Extrapolation", ICLR 2022, section 3; for other counts the function ``get_slopes`` of the authors' repository.
+
+    Examples
+    --------
+    >>> print(alibi_slopes(4))
+    [0.25       0.0625     0.015625   0.00390625]
+    >>> print(1 / alibi_slopes(6))
+    [  4.  16.  64. 256.   2.   8.]
+    """
+    faults = Faults("alibi_slopes")
+    count = integer(faults, "n_heads", n_heads, 1, "a number of heads")
+    faults.raise_any()
+    below = 2 ** (count.bit_length() - 1)
+    slopes = np.exp2(-8.0 * np.arange(1, below + 1) / below)
+    between = np.exp2(-8.0 * np.arange(1, 2 * below, 2) / (2 * below))
+    return np.concatenate([slopes, between[: count - below]])
+
+
+class Alibi:
+    """The bias ``-slope * |i + offset - j|`` of one head. Made by :func:`alibi`."""
+
+    __slots__ = ("offset", "slopes")
+
+    def __init__(self, slopes: Array, offset: PerItem | None) -> None:
+        self.slopes, self.offset = slopes, offset
+
+    def misfits(self, scores: Shape) -> list[Fault]:
+        """What keeps it from fitting a score shape."""
+        items = self.offset.misfits(scores) if self.offset else []
+        return per_head_misfits("slopes", self.slopes, scores) + items
+
+    def tile(self, scores: Shape, lead: Shape | None, rows: slice, cols: slice) -> Array:
+        """The bias of these queries and keys, for one item and head, or (lead None) broadcasting to all: float64."""
+        i, j = np.arange(rows.start, rows.stop)[:, None], np.arange(cols.start, cols.stop)
+        offset = self.offset.of(scores, lead, rows, cols) if self.offset else scores[-1] - scores[-2]
+        distance: Array = np.abs(i + offset - j)
+        if len(scores) == 2:
+            slopes = self.slopes[0]
+        else:
+            slopes = self.slopes[:, None, None] if lead is None else self.slopes[lead[-1]]
+        bias: Array = -slopes * distance
+        return bias
+
+    def dense(self, scores: Shape) -> Array:
+        """The bias of all queries and keys: float64, broadcasting to the score shape."""
+        return self.tile(scores, None, slice(0, scores[-2]), slice(0, scores[-1]))
+
+    def __repr__(self) -> str:
+        few = self.slopes.size <= 8
+        slopes = str(self.slopes.tolist()) if few else f"<{self.slopes.dtype} {words(self.slopes.shape)}>"
+        return f"alibi({slopes}{f', offset={self.offset.values.tolist()}' if self.offset else ''})"
+
+
+def alibi(slopes: ArrayLike, offset: ArrayLike | None = None) -> Alibi:
+    """Attention with linear biases: the further a key, the lower its score. Pass it as ``bias=``.
+
+    Parameters
+    ----------
+    slopes : array_like, shape (H,)
+        How much the score of each head falls per position; see :func:`alibi_slopes`.
+    offset : int or array_like of int, shape (B,), optional
+        How many keys come before query 0's own, as for :func:`headwise.masks.causal`; by default ``n_k - n_q``.
+
+    Returns
+    -------
+    Alibi
+        ``-slope * |i + offset - j|`` for query i and key j, evaluated where it is needed.
+
+    Raises
+    ------
+    TypeError
+        If ``slopes`` are not real numbers or an offset is not an integer.
+    ValueError
+        If ``slopes`` are not finite, or not one row of numbers.
+
+    References
+    ----------
+    .. [1] Press, Smith, Lewis, "Train Short, Test Long", ICLR 2022, section 3.
+
+    Examples
+    --------
+    >>> print(alibi([0.5]).dense((2, 3)))
+    [[-0.5 -0.  -0.5]
+     [-1.  -0.5 -0. ]]
+    """
+    faults = Faults("alibi")
+    given = array(faults, "slopes", slopes)
+    if given is not None and given.ndim != 1:
+        faults.value("slopes", "one number per head, shape (H,)", words(given.shape))
+    elif given is not None and not np.isfinite(np.asarray(given, np.float64)).all():
+        faults.value("slopes", "finite numbers", "NaN or inf")
+    items: Any = None if offset is None else item_integers(faults, "offset", offset)
+    faults.raise_any()
+    return Alibi(np.array(given, np.float64), items)

@@ -1,0 +1,26 @@
+"""Attention for NumPy: a definition you can read, and checks that name the mistake."""
+
+from headwise.core import masks
+from headwise.core.attention import AttentionSteps, attention_steps, scaled_dot_product_attention
+from headwise.core.masks import Mask, causal_mask
+from headwise.core.positions import alibi, alibi_slopes
+from headwise.core.softmax import logsumexp, merge_attention, softmax
+from headwise.layers.multihead import MultiHeadSelfAttention, multi_head_attention
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AttentionSteps",
+    "Mask",
+    "MultiHeadSelfAttention",
+    "alibi",
+    "alibi_slopes",
+    "attention_steps",
+    "causal_mask",
+    "logsumexp",
+    "masks",
+    "merge_attention",
+    "multi_head_attention",
+    "scaled_dot_product_attention",
+    "softmax",
+]

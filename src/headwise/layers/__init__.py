@@ -1,0 +1,1 @@
+"""Things with weights or state."""

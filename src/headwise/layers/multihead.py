@@ -1,0 +1,288 @@
+"""Multi-head attention: project, split into heads, attend, merge, project.
+
+Functions first, the class last. Weights multiply from the right: ``x @ w``, ``w`` is ``(d_in, d_out)``.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from headwise.core.attention import AttentionSteps, attention_steps, describe
+from headwise.core.shapes import Array, Faults, array, computing_dtype, flag, generator, integer, result_dtype, words
+
+
+class MultiHeadSteps(NamedTuple):
+    """Every intermediate of a multi-head layer, in the order in which it is computed. Print it."""
+
+    x: Array  # (B, n, d_model)
+    q: Array  # (B, n, d_model)  x w_q
+    k: Array  # (B, n, d_model)  x w_k
+    v: Array  # (B, n, d_model)  x w_v
+    q_heads: Array  # (B, H, n, d_head)  q split into heads
+    k_heads: Array  # (B, H, n, d_head)
+    v_heads: Array  # (B, H, n, d_head)
+    attention: AttentionSteps  # of the heads
+    merged: Array  # (B, n, d_model)  the heads side by side again
+    out: Array  # (B, n, d_model)  merged w_o
+
+    def __repr__(self) -> str:
+        return _describe(self)
+
+
+# ------------------------------------------------------------------------------------------- the pieces
+def split_heads(x: Array, n_heads: int) -> Array:
+    """(..., n, d_model) to (..., H, n, d_head): head h takes columns h * d_head to (h + 1) * d_head of every token.
+
+    Reshape, *then* transpose. A reshape straight to (..., H, n, d_head) would deal out pieces of neighbouring tokens.
+
+    Examples
+    --------
+    >>> x = np.array([[1, 2, 3, 4], [5, 6, 7, 8]])  # two tokens, d_model 4
+    >>> print(split_heads(x, 2).tolist())
+    [[[1, 2], [5, 6]], [[3, 4], [7, 8]]]
+    """
+    *lead, n, d_model = x.shape
+    apart = x.reshape(*lead, n, n_heads, d_model // n_heads)  # (..., n, H, d_head)
+    return np.swapaxes(apart, -3, -2)  # (..., H, n, d_head)
+
+
+def merge_heads(heads: Array) -> Array:
+    """(..., H, n, d_head) to (..., n, d_model): the inverse of :func:`split_heads`.
+
+    Examples
+    --------
+    >>> print(merge_heads(np.array([[[1, 2], [5, 6]], [[3, 4], [7, 8]]])).tolist())
+    [[1, 2, 3, 4], [5, 6, 7, 8]]
+    """
+    together = np.swapaxes(heads, -3, -2)  # (..., n, H, d_head)
+    *lead, n, n_heads, d_head = together.shape
+    return together.reshape(*lead, n, n_heads * d_head)  # (..., n, d_model)
+
+
+def _multi_head(arrays: list[Array], n_heads: int, causal: bool) -> MultiHeadSteps:
+    """The layer over x, w_q, w_k, w_v, w_o, already checked and of one float type."""
+    x, w_q, w_k, w_v, w_o = arrays
+    with np.errstate(all="ignore"):
+        q, k, v = x @ w_q, x @ w_k, x @ w_v  # (..., n, d_model) each
+    q_heads, k_heads, v_heads = (split_heads(projected, n_heads) for projected in (q, k, v))  # (..., H, n, d_head)
+    steps = attention_steps(q_heads, k_heads, v_heads, causal=causal)  # weights (..., H, n, n), out (..., H, n, d_head)
+    merged = merge_heads(steps.out)  # (..., n, d_model)
+    with np.errstate(all="ignore"):
+        out = merged @ w_o  # (..., n, d_model)
+    return MultiHeadSteps(x, q, k, v, q_heads, k_heads, v_heads, steps, merged, out)
+
+
+# -------------------------------------------------------------------------------------------- checking
+def _checked(
+    faults: Faults, x: Any, weights: dict[str, Any], heads_name: str, heads: Any, causal: Any
+) -> tuple[list[Array], int, bool, np.dtype[Any]]:
+    """The arguments of :func:`_multi_head`, in their computing dtype, and the dtype of the result."""
+    n_heads = integer(faults, heads_name, heads, 1, "a number of heads")
+    causal = flag(faults, "causal", causal)
+    arrays = {name: array(faults, name, value) for name, value in {"x": x, **weights}.items()}
+    given = arrays.pop("x")
+    if given is not None and given.ndim not in (2, 3):
+        faults.value("x", "(b, n, d_model) or (n, d_model)", words(given.shape))
+    elif given is not None:
+        d_model = given.shape[-1]
+        for name, weight in arrays.items():
+            if weight is not None and weight.shape != (d_model, d_model):
+                expected = f"(d_model, d_model) = {words((d_model, d_model))} as x is {words(given.shape)}"
+                faults.value(name, expected, words(weight.shape))
+        if n_heads and d_model % n_heads:
+            faults.value(
+                heads_name, f"a number that divides d_model = {d_model}", str(n_heads), "d_head = d_model / heads"
+            )
+    faults.raise_any()
+    known = [value for value in (given, *arrays.values()) if value is not None]
+    dtype = result_dtype(*(value.dtype for value in known))
+    computing = computing_dtype(dtype)
+    return [value.astype(computing, copy=False) for value in known], n_heads, causal, dtype
+
+
+def multi_head_attention(
+    x: ArrayLike,
+    w_q: ArrayLike,
+    w_k: ArrayLike,
+    w_v: ArrayLike,
+    w_o: ArrayLike,
+    heads: int,
+    causal: bool = False,
+) -> Array:
+    """Multi-head self-attention with given weights.
+
+    Parameters
+    ----------
+    x : array_like, shape (b, n, d_model) or (n, d_model)
+        Tokens.
+    w_q, w_k, w_v, w_o : array_like, shape (d_model, d_model)
+        Projections, used as ``x @ w``; PyTorch stores their transposes. Head h owns columns ``h d_head`` to
+        ``(h + 1) d_head`` of the first three.
+    heads : int
+        Number of heads; divides ``d_model``. Each has ``d_head = d_model / heads``, and its scores are scaled by
+        ``1/sqrt(d_head)``.
+    causal : bool
+        Token i attends to tokens 0 to i.
+
+    Returns
+    -------
+    ndarray, shape of x
+        In the float type of all arguments together.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong kind.
+    ValueError
+        If shapes do not fit or ``heads`` does not divide ``d_model``.
+
+    References
+    ----------
+    .. [1] Vaswani et al., "Attention Is All You Need", NeurIPS 2017, section 3.2.2.
+
+    Examples
+    --------
+    >>> x, eye, none = np.array([[1.0, 2, 3, 4], [5, 6, 7, 8]]), np.eye(4), np.zeros((4, 4))
+    >>> print(multi_head_attention(x, none, none, eye, eye, heads=2))  # equal scores: the mean over tokens
+    [[3. 4. 5. 6.]
+     [3. 4. 5. 6.]]
+    """
+    faults = Faults("multi_head_attention")
+    weights = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o}
+    arrays, n_heads, causal, dtype = _checked(faults, x, weights, "heads", heads, causal)
+    return _multi_head(arrays, n_heads, causal).out.astype(dtype, copy=False)
+
+
+class MultiHeadSelfAttention:
+    """A multi-head self-attention layer that holds its four weights and nothing else.
+
+    Calling it changes nothing in it: it may be used from many threads, pickled and copied.
+
+    Parameters
+    ----------
+    d_model : int
+        Width of the tokens.
+    n_heads : int
+        Number of heads; divides ``d_model``.
+    seed : int or numpy.random.Generator
+        The weights are drawn in the order w_q, w_k, w_v, w_o from ``default_rng(seed)``: normal, standard deviation
+        ``1/sqrt(d_model)``.
+
+    Attributes
+    ----------
+    w_q, w_k, w_v, w_o : ndarray of float64, shape (d_model, d_model)
+        Used as ``x @ w``. They may be replaced by arrays of the same shape.
+
+    Raises
+    ------
+    TypeError
+        If an argument is not an integer.
+    ValueError
+        If ``n_heads`` does not divide ``d_model``.
+
+    Examples
+    --------
+    >>> layer = MultiHeadSelfAttention(d_model=8, n_heads=2, seed=0)
+    >>> out, weights = layer(np.ones((3, 5, 8)), causal=True)
+    >>> print(out.shape, weights.shape)
+    (3, 5, 8) (3, 2, 5, 5)
+    """
+
+    def __init__(self, d_model: int, n_heads: int, seed: int | np.random.Generator = 0) -> None:
+        faults = Faults("MultiHeadSelfAttention")
+        self.d_model = integer(faults, "d_model", d_model, 1, "the width of the tokens")
+        self.n_heads = integer(faults, "n_heads", n_heads, 1, "a number of heads")
+        if not faults.found and self.d_model % self.n_heads:
+            expected = f"a number that divides d_model = {self.d_model}"
+            faults.value("n_heads", expected, str(self.n_heads), "d_head = d_model / n_heads")
+        rng = generator(faults, "seed", seed)
+        faults.raise_any()
+        assert rng is not None  # its absence is a fault
+        size = (self.d_model, self.d_model)
+        self.w_q, self.w_k, self.w_v, self.w_o = (rng.normal(scale=self.d_model**-0.5, size=size) for _ in range(4))
+
+    def __call__(self, x: ArrayLike, causal: bool = False) -> tuple[Array, Array]:
+        """Apply the layer.
+
+        Parameters
+        ----------
+        x : array_like, shape (b, n, d_model) or (n, d_model)
+            Tokens.
+        causal : bool
+            Token i attends to tokens 0 to i.
+
+        Returns
+        -------
+        out : ndarray, shape of x
+        weights : ndarray, shape (b, n_heads, n, n) or (n_heads, n, n)
+            What each token gives to each token, per head.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If ``x`` is of the wrong kind or shape.
+        """
+        steps, dtype = self._steps("MultiHeadSelfAttention", x, causal)
+        return steps.out.astype(dtype, copy=False), steps.attention.weights.astype(dtype, copy=False)
+
+    def steps(self, x: ArrayLike, causal: bool = False) -> MultiHeadSteps:
+        """Apply the layer and keep every intermediate, the split into heads and their merge included; print the result.
+
+        Parameters
+        ----------
+        x, causal
+            As in a call.
+
+        Returns
+        -------
+        MultiHeadSteps
+            ``x``, ``q``, ``k``, ``v`` (b, n, d_model); ``q_heads``, ``k_heads``, ``v_heads`` (b, H, n, d_head);
+            ``attention``, the steps of the heads; ``merged`` and ``out`` (b, n, d_model), all in the computing type.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As a call does.
+
+        Examples
+        --------
+        >>> steps = MultiHeadSelfAttention(4, 2).steps(np.ones((3, 4)))
+        >>> print(steps.q.shape, steps.q_heads.shape, steps.merged.shape)
+        (3, 4) (2, 3, 2) (3, 4)
+        """
+        return self._steps("MultiHeadSelfAttention.steps", x, causal)[0]
+
+    def _steps(self, function: str, x: Any, causal: Any) -> tuple[MultiHeadSteps, np.dtype[Any]]:
+        weights = {"w_q": self.w_q, "w_k": self.w_k, "w_v": self.w_v, "w_o": self.w_o}
+        arrays, n_heads, causal, dtype = _checked(Faults(function), x, weights, "n_heads", self.n_heads, causal)
+        return _multi_head(arrays, n_heads, causal), dtype
+
+    def __repr__(self) -> str:
+        return f"MultiHeadSelfAttention(d_model={self.d_model}, n_heads={self.n_heads})"
+
+
+# ------------------------------------------------------------------------------------------- the print
+def _describe(steps: MultiHeadSteps) -> str:
+    batch = "B, " if steps.x.ndim == 3 else ""
+    whole, split = f"({batch}n, d_model)", f"({batch}H, n, d_head)"
+    square = f"({batch}H, n, n)"
+    scores = steps.attention
+    causal = scores.masked is not scores.biased
+    return describe(
+        [
+            ("x", whole, steps.x, "the tokens"),
+            ("q", whole, steps.q, "x w_q"),
+            ("k", whole, steps.k, "x w_k"),
+            ("v", whole, steps.v, "x w_v"),
+            ("q_heads", split, steps.q_heads, "q split: reshape, then transpose"),
+            ("k_heads", split, steps.k_heads, "k split"),
+            ("v_heads", split, steps.v_heads, "v split"),
+            ("scores", square, scores.scores, "q_heads k_heads^T / sqrt(d_head)"),
+            ("masked", square, scores.masked, "-inf above the diagonal" if causal else "as scores: no mask"),
+            ("weights", square, scores.weights, "softmax over the keys"),
+            ("heads", split, scores.out, "weights v_heads"),
+            ("merged", whole, steps.merged, "heads merged: transpose, then reshape"),
+            ("out", whole, steps.out, "merged w_o"),
+        ]
+    )

@@ -4,6 +4,8 @@
 nothing of tiles, threads or speed.
 """
 
+from __future__ import annotations  # numpy.random is loaded when it is used, not when it is named
+
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -272,12 +274,14 @@ def _unless(skipped: bool, same_as: str, formula: str) -> str:
 
 def _row_sums(weights: Array) -> str:
     sums = weights.astype(np.float64).sum(axis=-1)
+    if not sums.size:
+        return "no rows"
     if not np.isfinite(sums).all():
         return "some rows NaN"
     tolerance = 1e-2 if weights.dtype.itemsize == 2 else 1e-5
     if np.allclose(sums, 1, rtol=0, atol=tolerance):
         return "rows sum to 1"
-    return f"rows sum to {sums.min():.3g} to {sums.max():.3g}" if sums.size else "no rows"
+    return f"rows sum to {sums.min():.3g} to {sums.max():.3g}"
 
 
 def describe(lines: list[tuple[str, str, Array, str]]) -> str:

@@ -5,6 +5,8 @@ of one random stream, so that neither the tile in which a score is computed, nor
 change its fate.
 """
 
+from __future__ import annotations  # numpy.random is loaded when it is used, not when it is named
+
 import numpy as np
 
 from headwise.core.shapes import Array, Shape

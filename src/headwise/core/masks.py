@@ -20,6 +20,7 @@ from headwise.core.shapes import (
     Shape,
     batch_axes,
     broadcast_all,
+    given_as,
     integer,
     item_integers,
     mask_misfits,
@@ -35,6 +36,7 @@ class Mask:
 
     __array_ufunc__ = None  # so that `array & mask` asks the mask
     __slots__ = ()
+    role = "mask"
 
     # What each kind of mask answers. `lead` is the index of one item and head, or None for all of them at once.
     def misfits(self, scores: Shape) -> list[Fault]:
@@ -667,7 +669,7 @@ def _fitted(function: str, mask: Mask, shape: Any) -> Shape:
     try:
         scores = tuple(operator.index(size) for size in shape)
     except TypeError:
-        faults.type("shape", "a score shape (..., n_q, n_k)", f"{type(shape).__name__} {shape!r:.60}")
+        faults.type("shape", "a score shape (..., n_q, n_k)", given_as(shape))
         scores = (0, 0)
     if len(scores) < 2 or min(scores) < 0:
         faults.value("shape", "a score shape (..., n_q, n_k)", words(scores))

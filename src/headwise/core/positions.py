@@ -65,6 +65,7 @@ class Alibi:
     """The bias ``-slope * |i + offset - j|`` of one head. Made by :func:`alibi`."""
 
     __slots__ = ("offset", "slopes")
+    role = "bias"
 
     def __init__(self, slopes: Array, offset: PerItem | None) -> None:
         self.slopes, self.offset = slopes, offset

@@ -3,6 +3,8 @@
 Knows what fits together; does not know what attention computes.
 """
 
+from __future__ import annotations  # numpy.random is loaded when it is used, not when it is named
+
 import numbers
 import operator
 from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
@@ -60,7 +62,10 @@ class Faults:
 
 @runtime_checkable
 class FitsScores(Protocol):
-    """A mask or bias that is not an array: it can say what keeps it from fitting a score shape."""
+    """A mask or bias that is not an array: it knows which of both it is, and what keeps it from fitting the scores."""
+
+    @property
+    def role(self) -> str: ...
 
     def misfits(self, scores: Shape) -> list[Fault]: ...
 
@@ -69,6 +74,11 @@ class FitsScores(Protocol):
 def words(shape: Shape) -> str:
     """The shape as it is written in an error: ``(2, 3)``, ``(4,)``, ``()``."""
     return str(tuple(int(size) for size in shape))
+
+
+def given_as(value: Any) -> str:
+    """The type and the beginning of a value as it is written in an error, on one line."""
+    return f"{type(value).__name__} {' '.join(repr(value).split())[:60]}"
 
 
 def letters(scores: Shape) -> str:
@@ -164,7 +174,7 @@ def integer(faults: Faults, name: str, value: Any, low: int | None = None, what:
             raise TypeError
         number = operator.index(value)
     except TypeError:
-        faults.type(name, what, f"{type(value).__name__} {value!r:.60}")
+        faults.type(name, what, given_as(value))
         return 0
     if (low is not None and number < low) or abs(number) > WIDEST_INT:
         bound = "" if low is None else f" of at least {low}"
@@ -178,7 +188,7 @@ def real(faults: Faults, name: str, value: Any, expected: str) -> float | None:
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
-        faults.type(name, expected, f"{type(value).__name__} {value!r:.60}")
+        faults.type(name, expected, given_as(value))
         return None
     try:
         return float(value)
@@ -191,7 +201,7 @@ def flag(faults: Faults, name: str, value: Any, remedy: str = "") -> bool:
     """``value`` as a bool: True or False, nothing that merely counts as one."""
     if isinstance(value, bool | np.bool_):
         return bool(value)
-    faults.type(name, "True or False", f"{type(value).__name__} {value!r:.60}", remedy)
+    faults.type(name, "True or False", given_as(value), remedy)
     return False
 
 
@@ -250,11 +260,21 @@ def mask_misfits(name: str, mask: Array, scores: Shape) -> list[Fault]:
     return [Fault(name, f"a shape that broadcasts to {letters(scores)} = {words(scores)}", words(mask.shape), remedy)]
 
 
+def _fitted(faults: Faults, name: str, given: FitsScores, scores: Shape | None) -> FitsScores:
+    """A mask or bias object, checked: of the right kind, and fitting the scores where these are known."""
+    if given.role != name:
+        faults.type(name, f"a {name}", f"the {given.role} {given!r}", f"pass it as {given.role}=")
+    elif scores is not None:
+        faults.found += given.misfits(scores)
+    return given
+
+
 def _mask(faults: Faults, mask: Any, scores: Shape | None) -> Any:
     """The mask, checked: None, an object that fits, or a bool array."""
-    if mask is None or isinstance(mask, FitsScores):
-        faults.found += mask.misfits(scores) if mask is not None and scores is not None else []
-        return mask
+    if mask is None:
+        return None
+    if isinstance(mask, FitsScores):
+        return _fitted(faults, "mask", mask, scores)
     if isinstance(mask, bool | np.bool_):
         faults.type("mask", "a bool array or a Mask", str(mask), "causal=True is the causal mask; None is no mask")
         return None
@@ -271,9 +291,10 @@ def _mask(faults: Faults, mask: Any, scores: Shape | None) -> Any:
 
 def _bias(faults: Faults, bias: Any, scores: Shape | None) -> Any:
     """The bias, checked: None, an object that fits, or a float array."""
-    if bias is None or isinstance(bias, FitsScores):
-        faults.found += bias.misfits(scores) if bias is not None and scores is not None else []
-        return bias
+    if bias is None:
+        return None
+    if isinstance(bias, FitsScores):
+        return _fitted(faults, "bias", bias, scores)
     given = plain_array(faults, "bias", bias)
     if given is None:
         return None

@@ -3,13 +3,26 @@
 Functions first, the class last. Weights multiply from the right: ``x @ w``, ``w`` is ``(d_in, d_out)``.
 """
 
+from __future__ import annotations  # numpy.random is loaded when it is used, not when it is named
+
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from headwise.core.attention import AttentionSteps, attention_steps, describe
-from headwise.core.shapes import Array, Faults, array, computing_dtype, flag, generator, integer, result_dtype, words
+from headwise.core.shapes import (
+    Array,
+    Faults,
+    Shape,
+    array,
+    computing_dtype,
+    flag,
+    generator,
+    integer,
+    result_dtype,
+    words,
+)
 
 
 class MultiHeadSteps(NamedTuple):
@@ -84,21 +97,31 @@ def _checked(
     given = arrays.pop("x")
     if given is not None and given.ndim not in (2, 3):
         faults.value("x", "(b, n, d_model) or (n, d_model)", words(given.shape))
-    elif given is not None:
-        d_model = given.shape[-1]
-        for name, weight in arrays.items():
-            if weight is not None and weight.shape != (d_model, d_model):
-                expected = f"(d_model, d_model) = {words((d_model, d_model))} as x is {words(given.shape)}"
-                faults.value(name, expected, words(weight.shape))
+    elif given is not None and all(weight is not None for weight in arrays.values()):
+        d_model = _width(faults, given, {name: weight.shape for name, weight in arrays.items() if weight is not None})
         if n_heads and d_model % n_heads:
-            faults.value(
-                heads_name, f"a number that divides d_model = {d_model}", str(n_heads), "d_head = d_model / heads"
-            )
+            expected = f"a number that divides d_model = {d_model}"
+            faults.value(heads_name, expected, str(n_heads), "d_head = d_model / heads")
     faults.raise_any()
     known = [value for value in (given, *arrays.values()) if value is not None]
     dtype = result_dtype(*(value.dtype for value in known))
     computing = computing_dtype(dtype)
     return [value.astype(computing, copy=False) for value in known], n_heads, causal, dtype
+
+
+def _width(faults: Faults, x: Array, weights: dict[str, Shape]) -> int:
+    """d_model: the width of x, or of the weights where all of them agree that it is x that does not fit."""
+    d_model: int = x.shape[-1]
+    first: Shape = next(iter(weights.values()))
+    if first != (d_model, d_model) and len(first) == 2 and first[0] == first[1] and set(weights.values()) == {first}:
+        expected = f"(..., n, d_model) with d_model = {first[0]} as the weights are {words(first)}"
+        faults.value("x", expected, words(x.shape))
+        return first[0]
+    for name, shape in weights.items():
+        if shape != (d_model, d_model):
+            expected = f"(d_model, d_model) = {words((d_model, d_model))} as x is {words(x.shape)}"
+            faults.value(name, expected, words(shape))
+    return d_model
 
 
 def multi_head_attention(
@@ -200,7 +223,8 @@ class MultiHeadSelfAttention:
         faults.raise_any()
         assert rng is not None  # its absence is a fault
         size = (self.d_model, self.d_model)
-        self.w_q, self.w_k, self.w_v, self.w_o = (rng.normal(scale=self.d_model**-0.5, size=size) for _ in range(4))
+        deviation = 1 / np.sqrt(self.d_model)
+        self.w_q, self.w_k, self.w_v, self.w_o = (rng.normal(scale=deviation, size=size) for _ in range(4))
 
     def __call__(self, x: ArrayLike, causal: bool = False) -> tuple[Array, Array]:
         """Apply the layer.

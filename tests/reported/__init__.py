@@ -1,0 +1,1 @@
+"""Inputs on which public implementations of attention failed, and the runner that puts them to headwise."""

@@ -1,0 +1,146 @@
+"""The words of the cases turned into calls of headwise. It renames, transposes and selects; it computes nothing."""
+
+from functools import reduce
+from operator import and_
+from typing import Any
+
+import headwise as hw
+from headwise import masks
+from reported.case import Arrays
+
+
+class Waiting(NotImplementedError):  # noqa: N818 - not an error of anyone
+    """What a case asks for is not there yet; the text says what it waits for."""
+
+
+CAUSAL = {"lower_right": masks.causal(), "upper_left": masks.causal(0)}
+
+
+class Adapter:
+    """One method for each operation of `cases.py`; results are dicts of arrays."""
+
+    def softmax(self, *, x: Any, axis: int) -> Arrays:
+        return {"out": hw.softmax(x, axis=axis)}
+
+    def attention(
+        self,
+        *,
+        q: Any,
+        k: Any,
+        v: Any,
+        mask: Any = None,
+        bias: Any = None,
+        key_mask: Any = None,
+        key_lengths: Any = None,
+        segments: Any = None,
+        causal: str | None = None,
+        window: tuple[int | None, int | None] | None = None,
+        scale: float | None = None,
+        softcap: float | None = None,
+        alibi_slopes: Any = None,
+        sink: Any = None,
+        block: int | None = None,
+        dropout_p: float = 0.0,
+        training: bool = True,
+        seed: int | None = None,
+        want: tuple[str, ...] = (),
+    ) -> Arrays:
+        if block is not None:
+            raise Waiting("block: the engine")
+        if bias is not None and alibi_slopes is not None:
+            raise Waiting("bias and ALiBi in one call")
+        constraints = [] if mask is None else [mask]
+        if key_mask is not None:
+            constraints.append(masks.keys(key_mask))
+        if key_lengths is not None:
+            constraints.append(masks.lengths(key_lengths))
+        if segments is not None:
+            constraints.append(masks.segments(*segments))
+        if causal is not None:
+            constraints.append(CAUSAL[causal])
+        if window is not None:
+            constraints.append(masks.window(*window))
+        call = {
+            "q": q,
+            "k": k,
+            "v": v,
+            "mask": reduce(and_, constraints) if constraints else None,
+            "bias": bias if alibi_slopes is None else hw.alibi(alibi_slopes),
+            "scale": scale,
+            "softcap": softcap,
+            "sinks": sink,
+            "dropout": dropout_p if training else 0.0,
+            "rng": seed,
+        }
+        out, weights = hw.scaled_dot_product_attention(**call)
+        got = {"out": out, "weights": weights}
+        if "lse" in want:
+            got["lse"] = hw.attention_steps(**call).lse
+        return got
+
+    def attention_grad(self, **given: Any) -> Arrays:
+        raise Waiting("gradients: attention_vjp")
+
+    def alibi_slopes(self, *, n: int) -> Arrays:
+        return {"out": hw.alibi_slopes(n)}
+
+    def rope(self, **given: Any) -> Arrays:
+        raise Waiting("rope")
+
+    def merge(self, *, parts: list[tuple[Any, Any]]) -> Arrays:
+        out, lse = hw.merge_attention([out for out, _ in parts], [lse for _, lse in parts])
+        return {"out": out, "lse": lse}
+
+    def mha(
+        self,
+        *,
+        query: Any,
+        key: Any,
+        value: Any,
+        params: Arrays,
+        num_heads: int,
+        causal: str | None = None,
+        want: tuple[str, ...] = (),
+        **options: Any,
+    ) -> Arrays:
+        _wait_for_the_full_layer(params, options)
+        if key is not None or value is not None:
+            raise Waiting("layer: keys and values of their own")
+        if "weights" in want:
+            out, weights = _self_attention(params, num_heads)(query, causal=causal is not None)
+            return {"out": out, "weights": weights}
+        ours = [params[name].T for name in ("wq", "wk", "wv", "wo")]
+        return {"out": hw.multi_head_attention(query, *ours, num_heads, causal=causal is not None)}
+
+    def make_mha(self, *, params: Arrays, num_heads: int, causal: str | None = None, **options: Any) -> "Layer":
+        _wait_for_the_full_layer(params, options)
+        return Layer(_self_attention(params, num_heads), causal is not None)
+
+    def kv_decode(self, **given: Any) -> Arrays:
+        raise Waiting("cache: KVCache")
+
+
+class Layer:
+    """A layer that returns its output alone."""
+
+    def __init__(self, layer: hw.MultiHeadSelfAttention, causal: bool) -> None:
+        self.layer, self.causal = layer, causal
+
+    def __call__(self, x: Any) -> Any:
+        return self.layer(x, causal=self.causal)[0]
+
+
+def _wait_for_the_full_layer(params: Arrays, options: Arrays) -> None:
+    if "in_proj_weight" in params:
+        raise Waiting("layer: a packed in-projection")
+    if set(params) != {"wq", "wk", "wv", "wo"}:
+        raise Waiting("layer: biases")
+    if options:
+        raise Waiting("layer: masks and other options")
+
+
+def _self_attention(params: Arrays, num_heads: int) -> hw.MultiHeadSelfAttention:
+    """The layer with these weights; PyTorch's (out, in) become ours, (in, out)."""
+    layer = hw.MultiHeadSelfAttention(len(params["wq"]), num_heads)
+    layer.w_q, layer.w_k, layer.w_v, layer.w_o = (params[name].T for name in ("wq", "wk", "wv", "wo"))
+    return layer

@@ -1,0 +1,93 @@
+"""Every reported case, put to headwise. `pytest tests/reported -q -rs` lists what waits, by reason."""
+
+from collections import defaultdict
+from functools import cache
+
+import numpy as np
+import pytest
+
+from reported.adapter import Adapter
+from reported.case import Case, fresh
+from reported.cases import BY_ID, CASES
+from reported.decided import DECIDED
+from reported.runner import ERRORS, Outcome, mismatch, run_case
+
+WAITING = {
+    "block: the engine": ["B149", "B151", "B153"],
+    "gradients: attention_vjp": ["B005", "B011", "B096", "B155", "B157", "B159"],
+    "rope": ["B111", "B113", "B115", "B117", "B119", "B187", "B189"],
+    "cache: KVCache": ["B121", "B123", "B124", "B126", "B129"],
+    "layer: biases": ["B090", "B166", "B168"],
+    "layer: a packed in-projection": ["B160"],
+    "layer: keys and values of their own": ["B141", "B162"],
+}
+
+
+@cache
+def outcome(name: str) -> Outcome:
+    return run_case(BY_ID[name], Adapter())
+
+
+@pytest.mark.parametrize("name", BY_ID)
+def test_reported_case(name):
+    status, message = outcome(name)
+    if status == "waits":
+        pytest.skip(f"waits for {message}")
+    case = BY_ID[name]
+    assert status == "pass", f"{case.symptom}. {message}. Right: {case.right}. {case.url}"
+
+
+def test_exactly_the_listed_cases_wait():
+    waiting = defaultdict(list)
+    for case in CASES:
+        status, message = outcome(case.id)
+        if status == "waits":
+            waiting[message].append(case.id)
+    assert waiting == WAITING
+
+
+def test_every_case_is_here_once():
+    assert len(CASES) == len(BY_ID) == 93
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.id)
+def test_a_case_asks_for_something(case):
+    assert case.url.startswith("https://")
+    assert (case.run is not None) == (case.op == "scenario") == (not case.inputs)
+    assert case.run or case.expected or case.check or case.raises
+
+
+def test_every_choice_is_decided():
+    def leaves_a_choice(case: Case) -> bool:
+        contested_scenario = bool(case.run and case.contested)
+        return case.raises or case.may_raise or bool(case.alternatives) or contested_scenario
+
+    assert list(DECIDED) == sorted(case.id for case in CASES if leaves_a_choice(case))
+
+
+@pytest.mark.parametrize("name", DECIDED)
+def test_a_decision_is_one_that_the_case_allows(name):
+    case, (answer, _) = BY_ID[name], DECIDED[name]
+    if answer in ERRORS:
+        assert case.raises or case.may_raise or case.run
+    else:
+        assert not case.raises
+        assert answer == "value" or answer in case.alternatives
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.wrong], ids=lambda case: case.id)
+def test_the_wrong_value_is_not_what_is_expected(case):
+    assert case.wrong.keys() <= case.expected.keys()
+    for right in (case.expected, *case.alternatives.values()):
+        assert mismatch(case, right | case.wrong, right)
+
+
+def test_fresh_inputs_are_new_read_only_and_keep_their_strides():
+    case = BY_ID["B063"]
+    for name, x in fresh(case).items():
+        given = case.inputs[name]
+        assert x.strides == given.strides
+        assert x.strides[0] < 0
+        assert not x.flags.writeable
+        assert not np.shares_memory(x, given)
+        np.testing.assert_array_equal(x, given)

@@ -1,0 +1,156 @@
+"""The definition's page: what it shows of its steps, and the corners that the tables of DESIGN.md do not name."""
+
+import inspect
+import re
+
+import numpy as np
+import pytest
+
+import headwise as hw
+from headwise import masks
+from headwise.core import attention
+
+
+def qkv(*lead, n_q=2, n_k=3, d_k=5, d_v=7, seed=0):
+    rng = np.random.default_rng(seed)
+    return tuple(rng.standard_normal((*lead, *size)) for size in ((n_q, d_k), (n_k, d_k), (n_k, d_v)))
+
+
+# --------------------------------------------------------------------------------------------- the print
+def lines(steps):
+    return {line.split()[0]: line for line in str(steps).splitlines() if not line.startswith(" ")}
+
+
+@pytest.mark.parametrize(
+    ("lead", "letters"),
+    [
+        ((), "(n_q, n_k) = (2, 3)"),
+        ((11,), "(H, n_q, n_k) = (11, 2, 3)"),
+        ((13, 11), "(B, H, n_q, n_k) = (13, 11, 2, 3)"),
+    ],
+)
+def test_the_print_names_letters_and_shapes(lead, letters):
+    shown = lines(hw.attention_steps(*qkv(*lead)))
+    assert list(shown) == ["scores", "capped", "biased", "masked", "weights", "out", "lse"]
+    assert all(f"{name:8} {letters}  " in shown[name] for name in list(shown)[:5])
+    assert letters.replace("n_k", "d_v").replace("3)", "7)") in shown["out"]
+    assert letters.replace(", n_k", "").replace(", 3)", "" if lead else ",") in shown["lse"].replace("(2,)", "(2,")
+    assert "(..., H, n_q, n_k) = (2, 1, 1, 2, 3)" in str(hw.attention_steps(*qkv(2, 1, 1)))
+
+
+def test_the_print_says_which_steps_were_not_asked_for():
+    shown = lines(hw.attention_steps(*qkv()))
+    assert shown["capped"].endswith("as scores: no softcap")
+    assert shown["biased"].endswith("as capped: no bias")
+    assert shown["masked"].endswith("as biased: no mask")
+    asked = lines(hw.attention_steps(*qkv(), causal=True, softcap=3, bias=np.zeros((2, 3))))
+    assert "c tanh(scores / c)" in asked["capped"]
+    assert "capped + bias" in asked["biased"]
+    assert "-inf where masked" in asked["masked"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({}, "rows sum to 1 "),
+        ({"mask": np.array([[True, True, True], [False, False, False]])}, "rows sum to 0 to 1 "),
+        ({"sinks": [50.0]}, "rows sum to 1"),
+    ],
+)
+def test_the_print_says_what_rows_sum_to(options, said):
+    text = lines(hw.attention_steps(*qkv(), **options))["weights"]
+    if "sinks" in options:
+        assert re.search(r"rows sum to \d\.\d+e-\d+ to ", text)
+    else:
+        assert said in text
+
+
+def test_the_print_of_nan_empty_half_and_large():
+    q, k, v = qkv()
+    assert "some rows NaN" in str(hw.attention_steps(q * np.nan, k, v))
+    assert "no rows" in str(hw.attention_steps(q[:0], k, v))
+    assert "(empty)" in str(hw.attention_steps(q[:0], k, v))
+    assert "rows sum to 1 " in str(hw.attention_steps(*(x.astype(np.float16) for x in qkv(n_k=400))))
+    assert "]] ..." in str(hw.attention_steps(*qkv(n_q=11, n_k=13)))
+    assert repr(hw.attention_steps(q, k, v)) == str(hw.attention_steps(q, k, v))
+
+
+def test_steps_hold_what_the_definition_returns():
+    arguments = (*qkv(2, 3), masks.causal())
+    steps = hw.attention_steps(*arguments, softcap=2.0)
+    out, weights = hw.scaled_dot_product_attention(*arguments, softcap=2.0)
+    np.testing.assert_array_equal(steps.out, out)
+    np.testing.assert_array_equal(steps.weights, weights)
+    assert steps._fields == ("scores", "capped", "biased", "masked", "weights", "out", "lse")
+
+
+# ------------------------------------------------------------------------------------------- the corners
+def test_values_alone_may_have_a_batch():
+    q, k, _ = qkv()
+    v = np.random.default_rng(1).standard_normal((11, 3, 7))
+    out, weights = hw.scaled_dot_product_attention(q, k, v)
+    assert weights.shape == (11, 2, 3)
+    assert out.shape == (11, 2, 7)
+    np.testing.assert_allclose(out[4], hw.scaled_dot_product_attention(q, k, v[4])[0])
+
+
+def test_a_visible_zero_weight_times_inf_is_the_plain_formula():
+    q, k, v = np.ones((1, 1)), np.array([[0.0], [-1e5]]), np.array([[1.0], [np.inf]])
+    assert np.isnan(hw.scaled_dot_product_attention(q, k, v)[0]).all()
+    assert np.isnan(hw.scaled_dot_product_attention(q, k, v, causal=True)[0]).all()
+
+
+def test_one_bad_item_leaves_the_others_as_they_are():
+    q, k, v = qkv(2, 3, n_q=3)
+    clean, _ = hw.scaled_dot_product_attention(q, k, v, causal=True)
+    v[1, 2, 2] = np.nan
+    out, _ = hw.scaled_dot_product_attention(q, k, v, causal=True)
+    np.testing.assert_array_equal(out[0], clean[0])
+    np.testing.assert_array_equal(out[1, :2], clean[1, :2])
+    np.testing.assert_array_equal(out[1, 2, :2], clean[1, 2, :2])
+    assert np.isnan(out[1, 2, 2]).all()
+
+
+def test_grouped_heads_with_a_wild_value_behind_a_mask():
+    q, _, _ = qkv(2, 6, n_q=3)
+    _, k, v = qkv(2, 2, n_q=3)
+    v[1, 1, 2, 0] = np.inf
+    out, _ = hw.scaled_dot_product_attention(q, k, v, causal=True)
+    assert np.isfinite(np.delete(out.ravel(), np.flatnonzero(~np.isfinite(out)))).all()
+    np.testing.assert_array_equal(np.argwhere(~np.isfinite(out)), [[1, h, 2, 0] for h in (3, 4, 5)])
+
+
+def test_bias_of_every_broadcast_shape():
+    q, k, v = qkv(2, 3)
+    for shape in [(), (3,), (2, 1), (1, 1, 1), (3, 1, 3), (2, 1, 2, 3), (2, 3, 2, 3)]:
+        bias = np.random.default_rng(1).standard_normal(shape)
+        steps = hw.attention_steps(q, k, v, bias=bias)
+        np.testing.assert_array_equal(steps.biased, steps.scores + bias)
+
+
+def test_alibi_with_causal_equals_its_dense_bias():
+    q, k, v = qkv(2, 4)
+    bias = hw.alibi(hw.alibi_slopes(4))
+    out, _ = hw.scaled_dot_product_attention(q, k, v, causal=True, bias=bias)
+    dense, _ = hw.scaled_dot_product_attention(q, k, v, causal=True, bias=bias.dense((2, 4, 2, 3)))
+    np.testing.assert_array_equal(out, dense)
+
+
+def test_extreme_scales_keep_their_meaning():
+    q, k, v = (x.astype(np.float32) for x in qkv())
+    huge = np.float32(1e30)
+    small, _ = hw.scaled_dot_product_attention(q * huge, k * huge, v, scale=1e-38)
+    assert np.isfinite(small).all()  # q k^T alone would overflow float32
+    np.testing.assert_array_equal(hw.scaled_dot_product_attention(q, k, v, scale=np.float32(0.5))[0].dtype, np.float32)
+
+
+# ------------------------------------------------------------------------------------------- the page
+def test_the_arithmetic_stays_one_page():
+    pieces = (attention._attention, attention._per_head, attention._visible, attention._weighted_sum)
+    assert sum(len(inspect.getsource(piece).splitlines()) for piece in pieces) <= 75
+
+
+def test_every_step_says_its_shape():
+    source = inspect.getsource(attention.AttentionSteps)
+    for field in attention.AttentionSteps._fields:
+        assert re.search(rf"^    {field}: Array  # \(\.\.\., H, n_q", source, re.M)

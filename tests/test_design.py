@@ -1,0 +1,408 @@
+"""One test for each row of the tables in DESIGN.md, where systems disagree about what attention means."""
+
+import copy
+import pickle
+import tracemalloc
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import headwise as hw
+from headwise import masks
+
+sdpa = hw.scaled_dot_product_attention
+BF16 = np.dtype(ml_dtypes.bfloat16)
+L2, L3 = np.log(2.0), np.log(3.0)
+
+
+def column(*numbers):
+    return np.array(numbers, float)[:, None]
+
+
+def qkv(*lead, n_q=5, n_k=7, d_k=3, d_v=2, seed=0):
+    rng = np.random.default_rng(seed)
+    return tuple(rng.standard_normal((*lead, *size)) for size in ((n_q, d_k), (n_k, d_k), (n_k, d_v)))
+
+
+def stock():
+    """One query of 1 on scores 0, ln 2, ln 3: weights 1/6, 2/6, 3/6; values 6, 12, 18: 14."""
+    return column(1), column(0, L2, L3), column(6, 12, 18)
+
+
+# ------------------------------------------------------------------------------------------------- masks
+def test_boolean_mask_true_may_attend():
+    out, weights = sdpa(*stock(), mask=np.array([[True, True, False]]))
+    np.testing.assert_allclose(out, [[10]])
+    np.testing.assert_allclose(weights, [[1 / 3, 2 / 3, 0]])
+    assert np.array_equal(hw.attention_steps(*stock(), mask=[[True, True, False]]).weights, weights)
+
+
+def test_boolean_mask_never_enlarges_the_scores():
+    with pytest.raises(ValueError, match=r"mask: expected a shape that broadcasts to \(n_q, n_k\) = \(1, 3\), got"):
+        sdpa(*stock(), mask=np.ones((2, 3), bool))
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.int64, np.uint8, object])
+def test_a_mask_of_another_dtype_is_an_error_that_gives_the_fix(dtype):
+    with pytest.raises(TypeError, match=r"mask: expected bool.*mask\.astype\(bool\).*bias=mask"):
+        sdpa(*stock(), mask=np.ones((1, 3), dtype))
+
+
+@pytest.mark.parametrize(("lead", "n_items"), [((2,), 2), ((2, 3), 2), ((2, 2), 2)])
+def test_per_item_arrays_go_with_the_batch_never_with_heads(lead, n_items):
+    q, k, v = qkv(*lead)
+    _, weights = sdpa(q, k, v, masks.lengths([3, 5]))
+    for item, length in enumerate([3, 5]):
+        assert (weights[item][..., length:] == 0).all()
+        assert (weights[item][..., :length] > 0).all()
+    assert n_items == len(weights)
+
+
+def test_per_item_arrays_of_the_heads_size_are_refused():
+    with pytest.raises(ValueError, match=r"lengths: expected \(B\) against the batch axes .* \(2,\), got \(3,\)"):
+        sdpa(*qkv(2, 3), masks.lengths([3, 5, 7]))
+
+
+def test_bias_is_added_and_minus_inf_in_it_masks_exactly():
+    q, k, v = stock()
+    np.testing.assert_allclose(sdpa(q, 0 * k, v, bias=k.T)[0], [[14]])
+    k[2], v[2] = np.nan, np.nan
+    out, weights = sdpa(q, k, v, bias=[[0.0, 0.0, -np.inf]])
+    np.testing.assert_allclose(out, [[10]])
+    assert weights[0, 2] == 0
+
+
+def test_constraints_intersect():
+    q, k, v = qkv()
+    mask = np.random.default_rng(1).random((5, 7)) < 0.7
+    _, weights = sdpa(q, k, v, mask, causal=True)
+    np.testing.assert_array_equal(weights > 0, mask & (np.arange(7) <= np.arange(5)[:, None] + 2))
+    either = masks.window(1, 0) | masks.keys(np.arange(7) == 0)
+    np.testing.assert_array_equal(sdpa(q, k, v, either & mask)[1] > 0, (either.dense((5, 7)) & mask))
+    np.testing.assert_array_equal(sdpa(q, k, v, ~either)[1] > 0, ~either.dense((5, 7)))
+
+
+def test_masking_selects_minus_inf_and_no_finite_number():
+    q, k, v = column(1), column(-1e12, -1e12 + 1, 5), column(6, 12, 18)
+    steps = hw.attention_steps(q, k, v, mask=[[True, True, False]])
+    assert steps.masked.tolist() == [[-1e12, -1e12 + 1, -np.inf]]
+    assert steps.weights[0, 2] == 0
+    np.testing.assert_allclose(steps.out, [[6 + 6 * np.e / (1 + np.e)]])
+
+
+def test_a_query_that_may_attend_to_nothing():
+    q, k, v = qkv(2)
+    with np.errstate(all="raise"):
+        steps = hw.attention_steps(q, k, v, masks.lengths([0, 4]))
+    assert (steps.out[0] == 0).all()
+    assert (steps.weights[0] == 0).all()
+    assert (steps.lse[0] == -np.inf).all()
+    assert np.isfinite(steps.lse[1]).all()
+    assert hw.softmax([-np.inf, -np.inf]).tolist() == [0, 0]
+
+
+@pytest.mark.parametrize("wild", [np.nan, np.inf, -np.inf])
+def test_nonfinite_behind_a_mask_never_leaks_and_a_visible_one_shows_in_its_rows_only(wild):
+    q, k, v = qkv(2, 3)
+    mask = np.ones((5, 7), bool)
+    mask[:, 2] = mask[1:, 4] = False  # key 2 is seen by none, key 4 by query 0 alone
+    clean, _ = sdpa(q, k, v, mask)
+    k[:, :, 2], v[:, :, 2], v[:, 1, 4] = wild, wild, wild
+    out, weights = sdpa(q, k, v, mask)
+    np.testing.assert_array_equal(weights[..., 2], 0)
+    np.testing.assert_allclose(out[:, :, 1:], clean[:, :, 1:], rtol=1e-14)
+    np.testing.assert_allclose(out[:, [0, 2], 0], clean[:, [0, 2], 0], rtol=1e-14)
+    np.testing.assert_array_equal(out[:, 1, 0], np.full((2, 2), wild))
+
+
+def test_a_visible_nan_in_a_key_makes_its_rows_nan():
+    q, k, v = column(1, 1), column(0, np.nan, L3), column(6, 12, 18)
+    out, _ = sdpa(q, k, v, mask=[[True, True, True], [True, False, True]])
+    np.testing.assert_allclose(out, [[np.nan], [15]])
+
+
+@pytest.mark.parametrize(("n_q", "n_k"), [(2, 5), (5, 5), (5, 2), (1, 7)])
+def test_causal_is_by_position_and_the_last_query_sees_everything(n_q, n_k):
+    _, weights = sdpa(*qkv(n_q=n_q, n_k=n_k), causal=True)
+    expected = np.arange(n_k) <= np.arange(n_q)[:, None] + n_k - n_q
+    np.testing.assert_array_equal(weights > 0, expected)
+    _, upper_left = sdpa(*qkv(n_q=n_q, n_k=n_k), masks.causal(offset=0))
+    np.testing.assert_array_equal(upper_left > 0, np.arange(n_k) <= np.arange(n_q)[:, None])
+
+
+def test_causal_with_a_ragged_cache():
+    lengths = np.array([4, 7])
+    mask = masks.causal(lengths - 2) & masks.lengths(lengths)
+    q, k, v = qkv(2, 3, n_q=2)
+    out, _ = sdpa(q, k, v, mask)
+    for item, n in enumerate(lengths):
+        alone, _ = sdpa(q[item], k[item, :, :n], v[item, :, :n], causal=True)
+        np.testing.assert_allclose(out[item], alone, rtol=1e-13)
+
+
+def test_window_counts_keys_besides_the_own_position():
+    assert masks.window(256, 0).dense((1, 1000)).sum() == 257
+    expected = [[1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1], [0, 1, 1, 1]]
+    assert masks.window(2, 1).dense((4, 4)).astype(int).tolist() == expected
+    assert masks.window(None, None).dense((3, 5)).all()
+    np.testing.assert_array_equal(masks.window(None, 0).dense((3, 5)), masks.causal().dense((3, 5)))
+
+
+def test_masks_are_predicates():
+    padding = ~masks.lengths([1, 3])
+    assert padding.dense((2, 1, 3)).astype(int).tolist() == [[[0, 1, 1]], [[0, 0, 0]]]
+    with pytest.raises(TypeError, match="bool"):
+        bool(padding)
+    array = np.ones((2, 3), bool)
+    assert isinstance(array & masks.causal(), hw.Mask)
+    assert isinstance(masks.causal() | array, hw.Mask)
+    assert repr(~(masks.causal() & masks.lengths([1, 3])) | masks.window(1, None)) == (
+        "~(causal() & lengths([1, 3])) | window(1, None)"
+    )
+
+
+# ------------------------------------------------------------------------------------------------- heads
+@pytest.mark.parametrize("lead", [(), (2,), (2, 3)])
+def test_grouped_heads_read_their_key_head(lead):
+    q, _, _ = qkv(*lead, 2, 6)
+    _, k, v = qkv(*lead, 2, 3, seed=1)
+    out, weights = sdpa(q, k, v, causal=True)
+    for head in range(6):
+        alone = sdpa(q[..., head, :, :], k[..., head // 2, :, :], v[..., head // 2, :, :], causal=True)
+        np.testing.assert_allclose(out[..., head, :, :], alone[0], rtol=1e-13)
+        np.testing.assert_allclose(weights[..., head, :, :], alone[1], rtol=1e-13)
+
+
+def test_one_head_broadcasts_and_others_are_refused():
+    q, k, v = qkv(2, 6)
+    np.testing.assert_array_equal(sdpa(q, k[:, :1], v[:, :1])[0], sdpa(q, k[:, [0] * 6], v[:, [0] * 6])[0])
+    with pytest.raises(ValueError, match=r"divides the 6 heads .*query head h reads key head h // \(H // G\)"):
+        sdpa(q, k[:, :4], v[:, :4])
+    with pytest.raises(ValueError, match=r"grouped heads need a batch axis: q\[None\]"):
+        sdpa(q[0], k[0, :3], v[0, :3])
+
+
+def test_grouped_heads_are_not_copied():
+    q, k, v = np.zeros((1, 6, 1, 64)), np.zeros((1, 2, 8192, 64)), np.zeros((1, 2, 8192, 64))
+    sdpa(q, k, v)
+    tracemalloc.start()
+    sdpa(q, k, v)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < k.nbytes / 2  # six heads of keys would be 3 k.nbytes
+
+
+# ------------------------------------------------------------------------------------ scale, order, sinks
+def test_scale_is_taken_literally():
+    q, k, v = stock()
+    np.testing.assert_allclose(sdpa(q, k, v, scale=0)[0], [[12]])
+    np.testing.assert_allclose(sdpa(q, k, v, scale=-1)[0], [[(6 + 12 / 2 + 18 / 3) / (1 + 1 / 2 + 1 / 3)]])
+    wide = np.concatenate([q, 0 * q, 0 * q, 0 * q], axis=1), np.concatenate([k, 0 * k, 0 * k, 0 * k], axis=1), v
+    np.testing.assert_allclose(sdpa(*wide, scale=1)[0], [[14]])
+    np.testing.assert_allclose(hw.attention_steps(*wide).scores, hw.attention_steps(*wide, scale=1).scores / 2)
+    np.testing.assert_allclose(sdpa(np.zeros((2, 0)), np.zeros((3, 0)), v)[0], [[12], [12]])
+
+
+def test_order_of_the_steps():
+    q, k, v = column(1), column(10, 0, 3), column(6, 12, 18)
+    steps = hw.attention_steps(q, k, v, [[True, True, False]], scale=0.5, softcap=2.0, bias=[[1.0, 0.0, 9.0]])
+    np.testing.assert_allclose(steps.scores, [[5, 0, 1.5]])
+    np.testing.assert_allclose(steps.capped, [[2 * np.tanh(2.5), 0, 2 * np.tanh(0.75)]])
+    np.testing.assert_allclose(steps.biased, steps.capped + np.array([[1, 0, 9]]))
+    np.testing.assert_array_equal(steps.masked[0, :2], steps.biased[0, :2])
+    assert steps.masked[0, 2] == -np.inf
+    exps = np.exp(steps.masked)
+    np.testing.assert_allclose(steps.weights, exps / exps.sum())
+    np.testing.assert_allclose(steps.out, steps.weights @ v)
+    np.testing.assert_allclose(steps.lse, np.log(exps.sum(-1)))
+
+
+def test_sinks_count_in_the_denominator_only():
+    q, k, v = np.ones((1, 2, 1, 1)), column(0, L2)[None, None], column(6, 12)[None, None]
+    steps = hw.attention_steps(q, k, v, sinks=[L3, -np.inf])
+    np.testing.assert_allclose(steps.weights[0, :, 0], [[1 / 6, 2 / 6], [1 / 3, 2 / 3]])
+    np.testing.assert_allclose(steps.out[0, :, 0], [[5], [10]])
+    np.testing.assert_allclose(steps.lse[0, :, 0], [np.log(6), L3])
+    dead = hw.attention_steps(q, k, v, np.zeros((1, 1, 1, 2), bool), sinks=[L3, -np.inf])
+    assert (dead.out == 0).all()
+    assert (dead.weights == 0).all()
+    np.testing.assert_allclose(dead.lse[0, :, 0], [L3, -np.inf])
+
+
+def test_when_merging_one_part_carries_the_sinks():
+    q, k, v = qkv(2, 3)
+    sinks = np.array([0.5, -1.0, 2.0])
+    first = hw.attention_steps(q, k[:, :, :3], v[:, :, :3], sinks=sinks)
+    second = hw.attention_steps(q, k[:, :, 3:], v[:, :, 3:])
+    whole = hw.attention_steps(q, k, v, sinks=sinks)
+    out, lse = hw.merge_attention([first.out, second.out], [first.lse, second.lse])
+    np.testing.assert_allclose(out, whole.out, rtol=1e-13)
+    np.testing.assert_allclose(lse, whole.lse, rtol=1e-13)
+
+
+# ------------------------------------------------------------------------------------------------ dtypes
+@pytest.mark.parametrize(
+    ("dtypes", "result", "computing"),
+    [
+        (("f8", "f8", "f8"), "f8", "f8"),
+        (("f4", "f4", "f4"), "f4", "f4"),
+        (("f2", "f2", "f2"), "f2", "f4"),
+        ((BF16, BF16, BF16), BF16, "f4"),
+        ((BF16, "f2", "f2"), "f4", "f4"),
+        (("f4", BF16, "f2"), "f4", "f4"),
+        (("f4", "f4", "f8"), "f8", "f8"),
+        (("i4", "i4", "i4"), "f8", "f8"),
+        (("?", "?", "f2"), "f8", "f8"),
+        ((">f4", ">f4", ">f4"), "f4", "f4"),
+    ],
+)
+def test_dtypes(dtypes, result, computing):
+    q, k, v = (array.astype(dtype) for array, dtype in zip(qkv(n_q=3), dtypes, strict=True))
+    steps = hw.attention_steps(q, k, v, bias=np.zeros((3, 7), "f8"), scale=np.float64(0.5), softcap=np.float64(7))
+    assert steps.out.dtype == steps.weights.dtype == np.dtype(result)
+    assert steps.lse.dtype == steps.scores.dtype == steps.masked.dtype == np.dtype(computing)
+
+
+def test_half_types_are_computed_in_float32():
+    q = np.full((1, 4), 200, np.float16)
+    k = np.array([[200] * 4, [199] * 4], np.float16)
+    out, _ = sdpa(q, k, column(1, 2).astype(np.float16))  # scores of 80,000 do not fit float16
+    assert out.tolist() == [[1]]
+    flat, _ = sdpa(np.zeros((1, 1), "f2"), np.zeros((4096, 1), "f2"), np.ones((4096, 1), "f2"))
+    np.testing.assert_allclose(flat.astype(float), [[1]], rtol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["complex", "object", "longdouble", "masked"])
+def test_other_kinds_are_refused(kind):
+    q, k, v = stock()
+    bad = {
+        "complex": k + 0j,
+        "object": k.astype(object),
+        "longdouble": k.astype(np.longdouble),
+        "masked": np.ma.masked_array(k, mask=k > 1),
+    }[kind]
+    if kind == "longdouble" and np.dtype(np.longdouble).itemsize == 8:
+        assert sdpa(q, bad, v)[0].dtype == np.float64  # the same type by another name, on some platforms
+        return
+    with pytest.raises(TypeError, match=r"^scaled_dot_product_attention: k: expected"):
+        sdpa(q, bad, v)
+
+
+# ----------------------------------------------------------------------------------------------- dropout
+def test_dropout_scales_what_it_keeps_and_returns_the_weights_before_it():
+    q, k, v = np.zeros((200, 1)), np.zeros((1, 1)), np.ones((1, 1))
+    out, weights = sdpa(q, k, v, dropout=0.25, rng=1)
+    assert set(np.unique(out.round(12))) == {0, round(1 / 0.75, 12)}
+    assert (weights == 1).all()
+    assert (sdpa(q, k, v, dropout=1.0, rng=1)[0] == 0).all()
+    assert (sdpa(q, k, v, dropout=0.0)[0] == 1).all()
+
+
+def test_dropout_needs_an_rng_and_draws_one_number():
+    with pytest.raises(ValueError, match=r"rng: expected a seed .* where dropout > 0, got None"):
+        sdpa(*stock(), dropout=0.1)
+    used, beside = np.random.default_rng(5), np.random.default_rng(5)
+    sdpa(*stock(), dropout=0.1, rng=used)
+    beside.integers(2**63)
+    assert used.random() == beside.random()
+
+
+def test_dropout_is_a_function_of_the_place():
+    q, k, v = np.zeros((2, 3, 300, 1)), np.zeros((2, 3, 200, 1)), np.ones((2, 3, 200, 1))
+    keep = hw.core.dropout.Keep(0.5, np.random.default_rng(3)).dense((2, 3, 300, 200))
+    out, _ = sdpa(q, k, v, dropout=0.5, rng=3)
+    np.testing.assert_allclose(out[..., 0], keep.sum(-1) / 100, rtol=1e-12)
+    shorter, _ = sdpa(q[:, :, :270], k[:, :, :130], v[:, :, :130], dropout=0.5, rng=3)
+    np.testing.assert_allclose(shorter[..., 0], keep[:, :, :270, :130].sum(-1) / 65, rtol=1e-12)
+
+
+# --------------------------------------------------------------------------------- weights, axes, inputs
+def test_weights_are_per_head():
+    _, weights = hw.MultiHeadSelfAttention(6, 3)(np.ones((2, 5, 6)))
+    assert weights.shape == (2, 3, 5, 5)
+
+
+def test_empty_axes():
+    out, weights = sdpa(np.ones((3, 2)), np.ones((0, 2)), np.ones((0, 5)))
+    assert (out == np.zeros((3, 5))).all()
+    assert weights.shape == (3, 0)
+    assert sdpa(np.ones((0, 2)), np.ones((3, 2)), np.ones((3, 5)), causal=True)[0].shape == (0, 5)
+    assert sdpa(*qkv(0, 2), masks.lengths(np.zeros(0, int)))[0].shape == (0, 2, 5, 2)
+
+
+@pytest.mark.parametrize("layout", ["fortran", "strided", "reversed", "transposed", "read-only", "mapped"])
+def test_inputs_of_any_layout_are_read_and_never_written(layout, tmp_path):
+    arrays = qkv(2, 3)
+    expected, _ = sdpa(*arrays, causal=True)
+
+    def laid(array, name):
+        if layout == "fortran":
+            return np.asfortranarray(array)
+        if layout == "strided":
+            return np.repeat(np.repeat(array, 2, axis=-1), 3, axis=1)[:, ::3, :, ::2]
+        if layout == "reversed":
+            return np.ascontiguousarray(array[:, ::-1, ::-1])[:, ::-1, ::-1]
+        if layout == "transposed":
+            return np.ascontiguousarray(array.swapaxes(1, 2)).swapaxes(1, 2)
+        if layout == "mapped":
+            np.save(tmp_path / f"{name}.npy", array)
+            return np.load(tmp_path / f"{name}.npy", mmap_mode="r")
+        array.flags.writeable = False
+        return array
+
+    given = [laid(array.copy(), name) for name, array in zip("qkv", arrays, strict=True)]
+    before = [array.copy() for array in given]
+    out, _ = sdpa(*given, causal=True)
+    np.testing.assert_allclose(out, expected, rtol=1e-13)
+    for array, copied in zip(given, before, strict=True):
+        np.testing.assert_array_equal(array, copied)
+
+
+def test_alibi_is_a_distance_times_a_slope():
+    bias = hw.alibi([0.5, 0.25])
+    expected = -np.array([0.5, 0.25])[:, None, None] * np.abs(np.arange(2)[:, None] + 3 - np.arange(5))
+    np.testing.assert_array_equal(bias.dense((7, 2, 2, 5)), expected)
+    np.testing.assert_allclose(hw.alibi_slopes(6), [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3])
+
+
+def test_errors_say_where_which_expected_got_and_what_to_do():
+    q, k, v = qkv()
+    with pytest.raises(ValueError, match=r"^scaled_dot_product_attention: k: expected .*d_k = 3.*got \(7, 2\); "):
+        sdpa(q, k[:, :2], v)
+    with pytest.raises(TypeError, match=r"(?s)4 arguments do not fit\n  k: .*\n  v: .*\n  mask: .*\n  softcap: "):
+        sdpa(q, k[:, :2], v[:5], mask=np.ones((5, 7)), softcap=0)
+
+
+def test_the_callers_error_state_never_makes_a_right_call_fail():
+    q, k, v = column(1, 1e300), column(0, -1e5, 1e300), column(6, 12, np.inf)
+    with np.errstate(all="raise"):
+        steps = hw.attention_steps(q, k, v, [[True, True, False]], softcap=1e300, sinks=[-1e9])
+        hw.softmax([0.0, -1e4])
+        hw.logsumexp([0.0, -1e4])
+        hw.merge_attention([[1.0], [2.0]], [-1e4, 0.0])
+        hw.MultiHeadSelfAttention(2, 1)(np.array([[1e200, 0], [1e-200, 0]]))
+    assert np.isfinite(steps.out[0]).all()
+
+
+# ------------------------------------------------------------------------------------------------ layers
+def test_weights_of_a_layer_multiply_from_the_right():
+    x, w = np.array([[1.0, 2.0]]), np.array([[0.0, 1.0], [0.0, 0.0]])
+    out = hw.multi_head_attention(x, np.eye(2), np.eye(2), w, np.eye(2), heads=1)
+    assert out.tolist() == [[0, 1]]  # x @ w; its transpose would give [2, 0]
+
+
+def test_the_layer_draws_its_weights_in_order():
+    layer, rng = hw.MultiHeadSelfAttention(6, 2, seed=11), np.random.default_rng(11)
+    for name in ("w_q", "w_k", "w_v", "w_o"):
+        np.testing.assert_array_equal(getattr(layer, name), rng.normal(scale=1 / np.sqrt(6), size=(6, 6)))
+    same = hw.MultiHeadSelfAttention(6, 2, seed=np.random.default_rng(11))
+    np.testing.assert_array_equal(same.w_o, layer.w_o)
+    assert not np.array_equal(hw.MultiHeadSelfAttention(6, 2).w_q, layer.w_q)
+
+
+def test_a_layer_is_copied_and_pickled():
+    layer, x = hw.MultiHeadSelfAttention(6, 2), np.random.default_rng(0).standard_normal((2, 5, 6))
+    out, _ = layer(x)
+    for again in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        np.testing.assert_array_equal(again(x)[0], out)

@@ -1,0 +1,102 @@
+"""The public face: these names, these signatures, nothing else."""
+
+import inspect
+import subprocess
+import sys
+import types
+from pathlib import Path
+
+import headwise as hw
+from headwise import masks
+
+NAMES = {
+    "AttentionSteps",
+    "Mask",
+    "MultiHeadSelfAttention",
+    "alibi",
+    "alibi_slopes",
+    "attention_steps",
+    "causal_mask",
+    "logsumexp",
+    "masks",
+    "merge_attention",
+    "multi_head_attention",
+    "scaled_dot_product_attention",
+    "softmax",
+}
+OPTIONS = ["causal", "bias", "scale", "softcap", "sinks", "dropout", "rng"]
+
+
+def signature(function):
+    """Parameters as (name, default), keyword-only ones behind a star."""
+    text = []
+    for parameter in inspect.signature(function).parameters.values():
+        star = "*" if parameter.kind is parameter.KEYWORD_ONLY else ""
+        default = "" if parameter.default is parameter.empty else f"={parameter.default!r}"
+        text.append(f"{star}{parameter.name}{default}")
+    return text
+
+
+def test_the_names():
+    assert set(hw.__all__) == NAMES
+    assert hw.__all__ == sorted(hw.__all__)
+    public = {name for name, value in vars(hw).items() if not name.startswith("_")}
+    modules = {name for name, value in vars(hw).items() if isinstance(value, types.ModuleType)}
+    assert public - modules == NAMES - {"masks"}
+
+
+def test_the_masks():
+    makers = {name for name, value in vars(masks).items() if inspect.isfunction(value) and not name.startswith("_")}
+    ours = {name for name in makers if getattr(masks, name).__module__ == masks.__name__}
+    assert ours == {"causal", "window", "lengths", "keys", "segments", "positions", "causal_mask", "as_mask"}
+    assert hw.Mask is masks.Mask
+
+
+def test_fixed_signatures():
+    options = [
+        "*causal=False",
+        "*bias=None",
+        "*scale=None",
+        "*softcap=None",
+        "*sinks=None",
+        "*dropout=0.0",
+        "*rng=None",
+    ]
+    assert signature(hw.scaled_dot_product_attention) == ["q", "k", "v", "mask=None", *options]
+    assert signature(hw.attention_steps) == signature(hw.scaled_dot_product_attention)
+    assert signature(hw.causal_mask) == ["n"]
+    assert signature(hw.softmax) == signature(hw.logsumexp) == ["x", "axis=-1"]
+    assert signature(hw.merge_attention) == ["outs", "lses"]
+    assert signature(hw.alibi_slopes) == ["n_heads"]
+    layer = ["x", "w_q", "w_k", "w_v", "w_o", "heads", "causal=False"]
+    assert signature(hw.multi_head_attention) == layer
+    assert signature(hw.MultiHeadSelfAttention) == ["d_model", "n_heads", "seed=0"]
+    assert signature(hw.MultiHeadSelfAttention(2, 1).__call__) == ["x", "causal=False"]
+    assert signature(hw.MultiHeadSelfAttention(2, 1).steps) == ["x", "causal=False"]
+
+
+def test_the_signatures_of_the_masks():
+    assert signature(masks.causal) == ["offset=None"]
+    assert signature(masks.window) == ["left", "right", "offset=None"]
+    assert signature(masks.lengths) == ["lengths"]
+    assert signature(masks.keys) == ["valid"]
+    assert signature(masks.segments) == ["q_ids", "k_ids"]
+    assert signature(masks.positions) == ["q_pos", "k_pos"]
+
+
+def test_everything_public_is_annotated():
+    for name in NAMES - {"masks", "AttentionSteps", "Mask"}:
+        function = getattr(hw, name)
+        hints = inspect.signature(function)
+        assert all(parameter.annotation is not parameter.empty for parameter in hints.parameters.values()), name
+
+
+def test_the_package_is_typed_and_has_a_version():
+    assert Path(hw.__file__).with_name("py.typed").is_file()
+    assert hw.__version__.count(".") == 2
+
+
+def test_python_m_headwise_is_the_command():
+    ran = subprocess.run([sys.executable, "-m", "headwise", "--version"], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0
+    assert hw.__version__ in ran.stdout

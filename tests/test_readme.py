@@ -1,0 +1,86 @@
+"""What the README says is so: the tree, the example and its print, the errors, the commands."""
+
+import re
+import shlex
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import headwise as hw
+from headwise import cli
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+PACKAGE = ROOT / "src" / "headwise"
+
+
+def blocks(language=""):
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", README, re.S | re.M)
+    return [text for named, text in fenced if named == language]
+
+
+def test_the_example_prints_what_is_shown(capsys):
+    (example,) = blocks("python")
+    assert len(example.strip().splitlines()) <= 11
+    exec(compile(example, "README.md", "exec"), {})
+    assert capsys.readouterr().out in blocks()
+
+
+def test_the_error_is_what_is_shown():
+    q, k = np.zeros((2, 2)), np.zeros((2, 3))
+    with pytest.raises(TypeError, match="2 arguments do not fit") as caught:
+        hw.scaled_dot_product_attention(q, k, np.zeros((2, 1)), np.ones((2, 2)))
+    assert f"{caught.value}\n" in blocks()
+
+
+def test_the_tree_is_the_folder():
+    (tree,) = [block for block in blocks() if block.startswith("src/headwise/")]
+    shown, folder = set(), []
+    for line in tree.splitlines()[1:]:
+        if not line.startswith(" "):
+            break
+        depth = (len(line) - len(line.lstrip())) // 2 - 1
+        name = line.split()[0]
+        folder = [*folder[:depth], name]
+        shown.add("".join(folder))
+        assert len(line.split(maxsplit=1)[1]) > 4, f"{name} is not explained"
+    held = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if path.parent == PACKAGE or "__init__" not in path.name
+    }
+    held |= {f"{path.name}/" for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+    assert shown == held
+
+
+@pytest.mark.parametrize("line", re.findall(r"^headwise .*$", README, re.M))
+def test_the_commands_are_understood(line):
+    words = shlex.split(line, comments=True)[1:]
+    parsed = cli._parser().parse_args(words)
+    assert parsed is not None
+
+
+def test_the_make_targets_exist():
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.M)
+    assert set(re.findall(r"make (\w+)", README)) <= set(targets)
+
+
+def test_every_name_in_the_readme_exists():
+    for name in set(re.findall(r"\bhw\.(\w+)", README)):
+        assert hasattr(hw, name), name
+    for name in set(re.findall(r"\bmasks\.(\w+)", README)) - {"py"}:
+        assert hasattr(hw.masks, name), name
+
+
+@pytest.mark.parametrize("page", ["README.md", "DESIGN.md", "CONTRIBUTING.md", "CHANGELOG.md"])
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)", (ROOT / page).read_text()):
+        assert target.startswith("http") or (ROOT / target).exists(), target
+
+
+def test_files_named_in_the_pages_exist_or_are_said_to_come():
+    for page in ("DESIGN.md", "CONTRIBUTING.md"):
+        text = (ROOT / page).read_text()
+        for name in set(re.findall(r"`((?:core|layers|tests|tools|data)/[\w/]+\.\w+)`", text)):
+            assert (ROOT / name).exists() or (PACKAGE / name).exists(), f"{page}: {name}"

@@ -1,0 +1,331 @@
+"""The command line: parsing, printing and exit codes only; `demo` computes, `console` draws.
+
+Exit codes: 0 done (`headwise` alone prints its help), 2 a mistake, said in one line on standard error, 130 interrupted.
+"""
+
+import argparse
+import math
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, NoReturn
+
+from headwise import __version__, console, demo
+from headwise.core.shapes import Array
+from headwise.files import FileError, check_target, listed, shown, write_arrays
+
+_GLUED = ("--window", "--scale", "--softcap", "--head")  # their values may begin with a dash
+_COMMANDS = ("demo", "attend", "info")
+
+
+class _UsageError(Exception):
+    """A mistake of the user; the text is one sentence."""
+
+
+# ------------------------------------------------------------------------------------------- parsing
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise _UsageError(f"{message}; see {self.prog} -h")
+
+    def _print_message(self, message: str, file: Any = None) -> None:  # argparse's own hides a failed write
+        console.emit(message.rstrip("\n"), file)
+
+
+def _integer(text: str) -> int:
+    with suppress(ValueError):
+        return int(text)
+    raise argparse.ArgumentTypeError(f"expected an integer, got '{shown(text, 60)}'")
+
+
+def _finite(text: str) -> float:
+    with suppress(ValueError):
+        number = float(text)
+        if math.isfinite(number):
+            return number
+    raise argparse.ArgumentTypeError(f"expected a finite number, got '{shown(text, 60)}'")
+
+
+def _positive(text: str) -> float:
+    with suppress(ValueError):
+        number = float(text)
+        if 0 < number < math.inf:
+            return number
+    raise argparse.ArgumentTypeError(f"expected a finite number above 0, got '{shown(text, 60)}'")
+
+
+def _window(text: str) -> tuple[int | None, int | None]:
+    sides = [side.strip() for side in text.split(",")]
+    if len(sides) == 2 and all(side == "-" or (side.isascii() and side.isdigit() and len(side) < 19) for side in sides):
+        left, right = (None if side == "-" else int(side) for side in sides)
+        return left, right
+    expected = "L,R: keys to the left and right besides the own one, '-' for all"
+    raise argparse.ArgumentTypeError(f"expected {expected}; got '{shown(text, 60)}'; for example 256,0")
+
+
+def _glue(arguments: Sequence[str]) -> list[str]:
+    """Write `--window -,0` as `--window=-,0`: argparse takes a value that begins with a dash for an option.
+
+    >>> _glue(["attend", "in.npz", "--window", "-,0", "--scale", "--json"])
+    ['attend', 'in.npz', '--window=-,0', '--scale', '--json']
+    """
+    glued: list[str] = []
+    for argument in arguments:
+        is_value = argument[:1] == "-" and argument[:2] not in ("--", "-o", "-h")
+        if is_value and glued and glued[-1] in _GLUED and "--" not in glued:
+            glued[-1] += f"={argument}"
+        else:
+            glued.append(argument)
+    return glued
+
+
+def _parser() -> _Parser:
+    parser = _Parser(prog="headwise", description="Attention for NumPy.", allow_abbrev=False)
+    parser.add_argument("--version", action="version", version=f"headwise {__version__}")
+    parser.set_defaults(run=lambda options: parser.format_help().rstrip())
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    _add_demo(_command(commands, "demo", "attention over a real sentence, head by head", "--head 9 --causal"))
+    _add_attend(_command(commands, "attend", "attention over arrays from a file", "in.npz -o out.npz --window -,0"))
+    info = _command(commands, "info", "versions, CPU, BLAS and extras of this installation", "--json")
+    info.set_defaults(run=_run_info)
+    return parser
+
+
+def _command(commands: Any, name: str, text: str, example: str) -> argparse.ArgumentParser:
+    epilog = f"example: headwise {name} {example}"
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=text, description=text[0].upper() + text[1:] + ".", epilog=epilog, allow_abbrev=False
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    return parser
+
+
+def _add_demo(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--head", type=_integer, metavar="H", help="the head to draw, from 0")
+    parser.add_argument("--causal", action="store_true", help="no token sees a later one")
+    parser.set_defaults(run=_run_demo)
+
+
+def _add_attend(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("input", metavar="IN", help=".npz file or folder of .npy files: q, k, v, optionally mask, bias")
+    parser.add_argument("-o", "--output", metavar="OUT", help=".npz file to write out (and weights) to")
+    parser.add_argument("--causal", action="store_true", help="query i sees key j when j <= i + n_k - n_q")
+    parser.add_argument(
+        "--window", type=_window, metavar="L,R", help="keys seen left and right of the own one; - is all"
+    )
+    parser.add_argument("--scale", type=_finite, metavar="X", help="multiplies the scores (default 1/sqrt(d_k))")
+    parser.add_argument("--softcap", type=_positive, metavar="C", help="caps the scores: C tanh(scores / C)")
+    parser.add_argument(
+        "--weights", action="store_true", help="write the weights too; without -o, draw the first head's"
+    )
+    parser.add_argument("--force", action="store_true", help="replace OUT where it exists")
+    parser.set_defaults(run=_run_attend)
+
+
+# ------------------------------------------------------------------------------------------ printing
+def _run_demo(options: argparse.Namespace) -> str:
+    try:
+        result = demo.demo(options.head, options.causal)
+    except FileError:  # a ValueError too: the sample itself is damaged
+        raise
+    except ValueError as error:
+        raise _UsageError(f"--{error}") from error
+    return console.as_json(result) if options.json else _demo_text(result, console.look(sys.stdout))
+
+
+def _demo_text(result: demo.Demo, look: console.Look) -> str:
+    head, causal = result.heads[result.head], ", causal mask" if result.causal else ""
+    difference = "none: it has no causal mask" if result.difference is None else f"{result.difference:.1e}"
+    about = [
+        ("model", f"{result.about.get('model')}, layer {result.about.get('layer')} (from 0)"),
+        ("sentence", result.about.get("sentence")),
+        ("tokens", f"{len(result.tokens)}: {' '.join(result.tokens)}"),
+    ]
+    title = f"Heads{causal}: means over queries; strongest pair besides a token itself and the first"
+    columns = ("head", "entropy, bits", "", "strongest pair", "weight", "itself", "previous", "first")
+    drawn = f"Head {head.head}{causal}: the weights of each query (row) on each key (column)"
+    ends = [("largest difference from the reference weights", difference), ("time", console.duration(result.seconds))]
+    return "\n\n".join(
+        [
+            console.facts(about, look),
+            console.table(title, columns, [_head_row(one, result.tokens, look) for one in result.heads], look),
+            f"{drawn}\n{shown(head.note)}".strip(),
+            console.heatmap(result.weights, result.tokens, result.tokens, look),
+            console.facts(ends, look),
+        ]
+    )
+
+
+def _head_row(head: demo.HeadSummary, tokens: Sequence[str], look: console.Look) -> list[str]:
+    query, key, weight = head.strongest
+    shares = (f"{share:.1%}" for share in (head.on_itself, head.on_previous, head.on_first))
+    uncertain = console.bar(head.entropy / math.log2(len(tokens)), 8, look)
+    pair = f"{tokens[query]} -> {tokens[key]}"
+    return [str(head.head), f"{head.entropy:.2f}", uncertain, pair, f"{weight:.2f}", *shares]
+
+
+def _run_attend(options: argparse.Namespace) -> str:
+    output = options.output
+    if output is None and options.force:
+        raise _UsageError("--force: expected -o OUT with it, got none; see headwise attend -h")
+    if output is not None:
+        check_target(output, force=options.force)
+    chosen = {name: getattr(options, name) for name in ("causal", "window", "scale", "softcap")}
+    try:
+        result = demo.attend(options.input, **chosen)
+    except MemoryError as error:
+        text = f"{shown(options.input)}: expected memory for its arrays and scores, got too little"
+        raise _UsageError(f"{text}; attend from fewer queries at a time") from error
+    made = {"out": result.out} | ({"weights": result.weights} if options.weights else {})
+    if output is not None:
+        write_arrays(output, made, force=options.force)
+    if options.json:
+        return console.as_json(_attend_facts(options, result, made))
+    return _attend_text(options, result, made, console.look(sys.stdout))
+
+
+def _attend_facts(options: argparse.Namespace, result: demo.Attended, made: dict[str, Array]) -> dict[str, Any]:
+    arrays = result.arrays | made
+    return {
+        "input": options.input,
+        "arrays": {
+            name: {"letters": demo.array_letters(name, a.shape), "shape": a.shape, "dtype": str(a.dtype)}
+            for name, a in arrays.items()
+        },
+        "ignored": result.ignored,
+        "figures": {name: demo.figures(array) for name, array in made.items()},
+        "seconds": result.seconds,
+        "peak_extra_bytes": result.peak,
+        "output": options.output,
+    }
+
+
+def _attend_text(options: argparse.Namespace, result: demo.Attended, made: dict[str, Array], look: console.Look) -> str:
+    rows = [
+        [name, demo.array_letters(name, a.shape), str(a.shape), str(a.dtype)]
+        for name, a in (result.arrays | made).items()
+    ]
+    lines = [("time", console.duration(result.seconds)), ("peak extra memory", console.bytes_in_words(result.peak))]
+    lines += [(name, _in_words(demo.figures(array))) for name, array in made.items()]
+    lines += [("not used", listed(result.ignored))] if result.ignored else []
+    lines += [("written", f"{options.output}: {listed(made)}")] if options.output else []
+    parts = [console.table(options.input, ("array", "letters", "shape", "dtype"), rows, look)]
+    parts += [console.facts(lines, look)]
+    if options.weights and options.output is None and result.weights.size:
+        parts.append(_picture(result.weights, look))
+    return "\n\n".join(parts)
+
+
+def _picture(weights: Array, look: console.Look) -> str:
+    first = weights[(0,) * (weights.ndim - 2)]
+    queries, keys = ([str(i) for i in range(n)] for n in first.shape)
+    title = "The weights" if weights.ndim == 2 else "The weights of the first head"
+    return f"{title}, queries down and keys across\n{console.heatmap(first, queries, keys, look)}"
+
+
+def _in_words(found: demo.Figures) -> str:
+    wild = round(found.size * (1 - found.finite))
+    finite = f"{wild} of {found.size} not finite" if wild else "all finite"
+    numbers = f", from {found.low:.4g} to {found.high:.4g}, mean {found.mean:.4g}, norm {found.norm:.6g}"
+    return finite if math.isnan(found.low) else finite + numbers
+
+
+def _run_info(options: argparse.Namespace) -> str:
+    result = demo.info()
+    return console.as_json(result) if options.json else _info_text(result, console.look(sys.stdout))
+
+
+def _info_text(result: demo.Info, look: console.Look) -> str:
+    lines = [*result.versions.items(), ("CPU features", " ".join(result.simd) or "not told by NumPy")]
+    blas = [
+        [found.get(name) for name in ("internal_api", "version", "num_threads", "architecture")]
+        for found in result.blas
+    ]
+    extras = [_extra_row(extra, versions) for extra, versions in result.extras.items()]
+    return "\n\n".join(
+        [
+            console.facts(lines, look),
+            console.table("BLAS and thread pools", ("library", "version", "threads", "kernels"), blas, look),
+            console.table("Extras", ("extra", "packages"), extras, look),
+        ]
+    )
+
+
+def _extra_row(extra: str, versions: dict[str, str | None]) -> list[str]:
+    installed = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
+    missing = ", ".join(name for name, version in versions.items() if not version)
+    to_do = f'missing {missing}: pip install "headwise[{extra}]"' if missing else ""
+    return [extra, "; ".join(filter(None, (installed, to_do)))]
+
+
+# -------------------------------------------------------------------------------------------- running
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Flush standard output while what goes wrong can still be said; a reader who has seen enough is no fault."""
+    try:
+        yield
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        _silence()
+    except OSError as error:
+        _silence()
+        raise _UsageError(f"standard output: expected to write all, got '{error.strerror}'; make room") from error
+
+
+def _silence() -> None:
+    """Let the interpreter's own flush at exit go nowhere."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _refuse(line: str, code: int = 2) -> int:
+    with suppress(OSError):
+        console.emit(shown(line, 4000), sys.stderr)
+    return code
+
+
+def _parsed(arguments: Sequence[str]) -> argparse.Namespace | None:
+    """Return the options, or None after -h and --version, which argparse answers itself."""
+    with _writing(), suppress(SystemExit):
+        return _parser().parse_args(_glue(arguments))
+    return None
+
+
+def _run(arguments: Sequence[str]) -> None:
+    options = _parsed(arguments)
+    if options is not None:
+        text = options.run(options)
+        with _writing():
+            console.emit(text, sys.stdout)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        The arguments after the program's name; those of the process by default.
+
+    Returns
+    -------
+    int
+        The exit code: 0, 2 after a mistake, 130 when interrupted.
+
+    Examples
+    --------
+    >>> main(["attend"])  # and on standard error, headwise attend: the following arguments are required: IN; ...
+    2
+    """
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    who = " ".join(["headwise", *(word for word in arguments[:1] if word in _COMMANDS)])
+    try:
+        _run(arguments)
+    except (_UsageError, FileError) as error:
+        return _refuse(f"{who}: {error}")
+    except MemoryError:
+        return _refuse(f"{who}: expected more memory than there is here, got none; free some")
+    except KeyboardInterrupt:
+        return _refuse(f"{who}: interrupted", 130)
+    return 0

@@ -1,0 +1,338 @@
+"""What `headwise demo`, `headwise attend` and `headwise info` compute: values are returned, nothing is printed."""
+
+import importlib.metadata
+import importlib.resources
+import json
+import math
+import platform
+import re
+import time
+import tracemalloc
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
+
+import headwise
+from headwise.core import masks
+from headwise.core.attention import scaled_dot_product_attention
+from headwise.core.shapes import Array, letters, problem
+from headwise.files import FileError, PathLike, array_names, physical_memory, read_arrays, shown
+
+PRONOUNS = 3  # the head of the sample that is shown unasked: its pronouns look at the name they stand for
+_HELD = 6  # arrays of the size of the scores that the definition holds at once: 4 to 7 were measured
+
+
+class Pair(NamedTuple):
+    """A query, the key that it attends to, and how much."""
+
+    query: int
+    key: int
+    weight: float
+
+
+class HeadSummary(NamedTuple):
+    """One head in a few numbers; the shares are means over queries."""
+
+    head: int
+    entropy: float  # bits, mean over queries: 0 is one key, log2(n) all alike
+    strongest: Pair  # besides the first token and the query itself, whose shares follow
+    on_itself: float
+    on_previous: float  # over the queries that have a token before them
+    on_first: float
+    note: str  # what the head is known to do, from the sample's own notes
+
+
+class Demo(NamedTuple):
+    """The definition run on the sample: a real sentence in a real model."""
+
+    tokens: list[str]
+    about: dict[str, Any]  # model, layer, sentence, licence, ...
+    causal: bool
+    shape: tuple[int, ...]  # of q, k and v: (H, n, d)
+    heads: list[HeadSummary]
+    head: int  # the one whose weights these are
+    weights: Array  # (n, n)
+    difference: float | None  # largest, from the reference weights; None under a causal mask, which it lacks
+    seconds: float
+
+
+def load_sample() -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return the arrays q, k, v, weights (H, n, ...) and tokens (n,) of the sample, and where they come from."""
+    folder = importlib.resources.files("headwise") / "data"
+    with importlib.resources.as_file(folder / "sample.npz") as path:
+        arrays = read_arrays(path, ["q", "k", "v", "weights", "tokens"])
+    return arrays, json.loads((folder / "sample.json").read_text(encoding="utf-8"))
+
+
+def summarise(head: int, weights: Array, note: str = "") -> HeadSummary:
+    """Return entropy, strongest pair and shares of one head.
+
+    Parameters
+    ----------
+    head : int
+        Its number.
+    weights : ndarray, shape (n, n)
+        Its weights; queries and keys are the same tokens. n >= 1.
+    note : str
+        What is known of it.
+
+    Examples
+    --------
+    >>> summary = summarise(0, np.array([[1.0, 0, 0], [0.5, 0.5, 0], [0, 0.25, 0.75]]))
+    >>> summary.strongest, summary.on_first
+    (Pair(query=2, key=1, weight=0.25), 0.5)
+    """
+    w = weights.astype(np.float64)
+    logs = np.log2(w, out=np.zeros_like(w), where=w > 0)
+    return HeadSummary(
+        head,
+        float(-(w * logs).sum(axis=-1).mean()),
+        _strongest(w),
+        float(np.diagonal(w).mean()),
+        float(np.diagonal(w, -1).mean()) if len(w) > 1 else 0.0,
+        float(w[:, 0].mean()),
+        note,
+    )
+
+
+def _strongest(weights: Array) -> Pair:
+    """Return the largest weight on another token than the first, which many heads use as a resting place."""
+    others = weights.copy()
+    np.fill_diagonal(others, 0)
+    others[:, 0] = 0
+    query, key = (int(i) for i in np.unravel_index(np.argmax(others), others.shape))
+    return Pair(query, key, float(others[query, key]))
+
+
+def demo(head: int | None = None, causal: bool = False) -> Demo:
+    """Run the definition on the sample that comes with the package.
+
+    Parameters
+    ----------
+    head : int, optional
+        The head whose weights are handed back, from 0.
+    causal : bool
+        Put a causal mask on a model that was trained without one.
+
+    Returns
+    -------
+    Demo
+
+    Raises
+    ------
+    ValueError
+        If there is no such head.
+
+    Examples
+    --------
+    >>> result = demo()
+    >>> result.tokens[:3], result.shape, result.difference < 1e-5
+    (['[CLS]', 'alice', 'was'], (12, 22, 32), True)
+    """
+    arrays, about = load_sample()
+    q, k, v, reference = (arrays[name] for name in ("q", "k", "v", "weights"))
+    chosen = PRONOUNS if head is None else head
+    if not 0 <= chosen < len(q):
+        raise ValueError(f"head: expected 0 to {len(q) - 1}, got {chosen}; the sample has {len(q)} heads")
+    start = time.perf_counter()
+    _, weights = scaled_dot_product_attention(q, k, v, causal=causal)
+    seconds = time.perf_counter() - start
+    notes = about.get("heads", {})
+    return Demo(
+        tokens=[str(token) for token in arrays["tokens"]],
+        about=about,
+        causal=causal,
+        shape=q.shape,
+        heads=[summarise(i, w, notes.get(str(i), "")) for i, w in enumerate(weights)],
+        head=chosen,
+        weights=weights[chosen],
+        difference=None if causal else float(np.abs(weights - reference).max()),
+        seconds=seconds,
+    )
+
+
+class Figures(NamedTuple):
+    """An array in a few numbers; the last four are of its finite values, NaN where there are none."""
+
+    size: int
+    finite: float  # share of the values
+    low: float
+    high: float
+    mean: float
+    norm: float
+
+
+class Attended(NamedTuple):
+    """The definition run on arrays from a file."""
+
+    arrays: dict[str, Array]  # those used, by name: q, k, v, and mask and bias where the file has them
+    ignored: list[str]  # further arrays of the file
+    out: Array  # (..., H, n_q, d_v)
+    weights: Array  # (..., H, n_q, n_k)
+    figures: Figures  # of out
+    seconds: float
+    peak: int  # bytes allocated at the same time while computing, results included
+
+
+def figures(array: Array) -> Figures:
+    """Return an array in a few numbers.
+
+    >>> figures(np.array([3.0, np.nan, 4.0, np.inf]))
+    Figures(size=4, finite=0.5, low=3.0, high=4.0, mean=3.5, norm=5.0)
+    """
+    values = array[np.isfinite(array)].astype(np.float64)
+    if values.size == 0:
+        return Figures(array.size, 0.0 if array.size else 1.0, math.nan, math.nan, math.nan, math.nan)
+    numbers = values.min(), values.max(), values.mean(), np.linalg.norm(values)
+    return Figures(array.size, values.size / array.size, *map(float, numbers))
+
+
+def attend(
+    path: PathLike,
+    *,
+    causal: bool = False,
+    window: tuple[int | None, int | None] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+) -> Attended:
+    """Run the definition on the arrays of a file.
+
+    Parameters
+    ----------
+    path : str or path-like
+        An .npz file, or a folder of .npy files, with q, k, v and optionally mask (bool, True = may attend) and bias.
+    causal : bool
+        As for `scaled_dot_product_attention`.
+    window : (int or None, int or None), optional
+        Keys to the left and to the right that a query sees besides its own; None is unlimited. Intersects with
+        `causal` and with the file's mask.
+    scale, softcap : float, optional
+        As for `scaled_dot_product_attention`.
+
+    Returns
+    -------
+    Attended
+
+    Raises
+    ------
+    FileError
+        The file cannot be read, its arrays do not fit together or the options, or the scores do not fit in memory;
+        one line, which begins with the file.
+    """
+    arrays = read_arrays(path, ["q", "k", "v"], optional=["mask", "bias"])
+    ignored = [name for name in array_names(path) if name not in arrays]
+    options = {"causal": causal, "bias": arrays.get("bias"), "scale": scale, "softcap": softcap}
+    _check(path, arrays, options)
+    mask: Any = arrays.get("mask")
+    if window is not None:
+        band = masks.window(*window)
+        mask = band if mask is None else band & mask
+    (out, weights), seconds, peak = _measured(arrays["q"], arrays["k"], arrays["v"], mask, options)
+    return Attended(arrays, ignored, out, weights, figures(out), seconds, peak)
+
+
+def array_letters(name: str, shape: tuple[int, ...]) -> str:
+    """Return the dimension letters of an array of `attend`.
+
+    >>> array_letters("k", (2, 3, 5, 7)), array_letters("mask", (5,))
+    ('(B, G, n_k, d_k)', '(n_k)')
+    """
+    if len(shape) < 2:
+        return "(n_k)" if shape else "()"
+    tails = {"q": "n_q, d_k", "k": "n_k, d_k", "v": "n_k, d_v", "out": "n_q, d_v"}
+    named = letters(shape).replace("n_q, n_k", tails.get(name, "n_q, n_k"))
+    return named.replace("H", "G") if name in ("k", "v") and len(shape) > 3 else named
+
+
+def _check(path: PathLike, arrays: Mapping[str, Array], options: Mapping[str, Any]) -> None:
+    """Word what does not fit as a fault of the file, and refuse scores that no memory here holds."""
+    where = shown(path, 1000)
+    given = {"sinks": None, "dropout": 0.0, "rng": None, "mask": arrays.get("mask"), **options}
+    try:
+        p = problem(where, arrays["q"], arrays["k"], arrays["v"], **given)
+    except (TypeError, ValueError) as error:
+        first, *rest = str(error).splitlines()
+        text = f"{first}: {'; '.join(map(str.strip, rest))}" if rest else first
+        raise FileError(text) from error
+    needed, memory = _HELD * math.prod(p.scores) * p.computing.itemsize, physical_memory()
+    if memory is not None and needed > memory:
+        expected = f"scores that fit the {memory / 2**30:.3g} GiB of memory here"
+        got = f"{p.scores}, which need about {needed / 2**30:.3g} GiB"
+        raise FileError(f"{where}: q and k: expected {expected}, got {got}; attend from fewer queries at a time")
+
+
+def _measured(
+    q: Array, k: Array, v: Array, mask: Any, options: Mapping[str, Any]
+) -> tuple[tuple[Array, Array], float, int]:
+    """Return what the definition gives, its seconds, and the bytes it had allocated at its peak."""
+    tracing = tracemalloc.is_tracing()
+    if not tracing:
+        tracemalloc.start()
+    try:
+        tracemalloc.reset_peak()
+        before, start = tracemalloc.get_traced_memory()[0], time.perf_counter()
+        result = scaled_dot_product_attention(q, k, v, mask, **options)
+        seconds = time.perf_counter() - start
+        return result, seconds, tracemalloc.get_traced_memory()[1] - before
+    finally:
+        if not tracing:
+            tracemalloc.stop()
+
+
+class Info(NamedTuple):
+    """What this installation is and runs on."""
+
+    versions: dict[str, str]
+    simd: list[str]
+    blas: list[dict[str, Any]]  # as threadpoolctl tells it
+    extras: dict[str, dict[str, str | None]]  # extra -> package -> version, None where it is not installed
+
+
+def info() -> Info:
+    """Return versions, CPU features, BLAS libraries and extras of this installation; no extra is imported.
+
+    Examples
+    --------
+    >>> list(info().versions)
+    ['headwise', 'Python', 'NumPy', 'platform']
+    """
+    versions = {
+        "headwise": headwise.__version__,
+        "Python": platform.python_version(),
+        "NumPy": np.__version__,
+        "platform": platform.platform(),
+    }
+    return Info(versions, _simd(), threadpool_info(), _extras())
+
+
+def _simd() -> list[str]:
+    """Return the vector instructions that NumPy uses here; nothing where it does not say."""
+    try:
+        config: Any = np.show_config(mode="dicts")
+        sets = config["SIMD Extensions"]
+        return [*sets.get("baseline", []), *sets.get("found", [])]
+    except (TypeError, KeyError, AttributeError):
+        return []
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _extras() -> dict[str, dict[str, str | None]]:
+    """Return what each extra asks for, as the package's own metadata has it."""
+    try:
+        wanted = importlib.metadata.requires("headwise") or []
+    except importlib.metadata.PackageNotFoundError:
+        return {}
+    found: dict[str, dict[str, str | None]] = {}
+    for requirement in wanted:
+        match = re.match(r"([\w.-]+).*;.*extra == ['\"]([\w-]+)['\"]", requirement)
+        if match and match[2] != "all":  # the sum of others
+            found.setdefault(match[2], {})[match[1]] = _version(match[1])
+    return found

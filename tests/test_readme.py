@@ -30,7 +30,7 @@ def test_the_example_prints_what_is_shown(capsys):
 def test_the_error_is_what_is_shown():
     q, k = np.zeros((2, 2)), np.zeros((2, 3))
     with pytest.raises(TypeError, match="2 arguments do not fit") as caught:
-        hw.scaled_dot_product_attention(q, k, np.zeros((2, 1)), np.ones((2, 2)))
+        hw.scaled_dot_product_attention(q, k, np.zeros((3, 1)), np.ones((2, 3)))
     assert f"{caught.value}\n" in blocks()
 
 

@@ -34,15 +34,14 @@ class Keep:
         The true probability of being kept; kept weights are divided by it.
     """
 
-    __slots__ = ("_bits", "_start", "kept", "threshold")
+    __slots__ = ("_start", "kept", "threshold")
 
     def __init__(self, probability: float, rng: np.random.Generator) -> None:
         self.threshold = round(probability * 65536)
         if probability < 1:
             self.threshold = min(self.threshold, 65535)
         self.kept = 1 - self.threshold / 65536
-        self._bits = np.random.PCG64DXSM(int(rng.integers(2**63)))
-        self._start = self._bits.state
+        self._start = np.random.PCG64DXSM(int(rng.integers(2**63))).state
 
     def cell(self, lead: int, row: int, column: int) -> Array:
         """The cell in this row and column of cells, for the item and head of this flat index.
@@ -53,9 +52,10 @@ class Keep:
             True where kept. Keys come first.
         """
         steps = sum(place * stride for place, stride in zip((lead, row, column), _STRIDES, strict=True))
-        self._bits.state = self._start
-        self._bits.advance(steps % 2**128)
-        draws = np.asarray(self._bits.random_raw(_DRAWS)).astype("<u8", copy=False)
+        bits = np.random.PCG64DXSM(0)  # one for each cell: several threads may ask
+        bits.state = self._start
+        bits.advance(steps % 2**128)
+        draws = np.asarray(bits.random_raw(_DRAWS)).astype("<u8", copy=False)
         return draws.view("<u2").reshape(CELL_KEYS, CELL_QUERIES) >= self.threshold
 
     def dense(self, scores: Shape) -> Array:

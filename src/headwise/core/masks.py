@@ -19,6 +19,7 @@ from headwise.core.shapes import (
     PerItem,
     Shape,
     batch_axes,
+    brief,
     broadcast_all,
     given_as,
     integer,
@@ -89,13 +90,10 @@ class Mask:
         """
         scores = _fitted("Mask.tile", self, shape)
         faults = Faults("Mask.tile")
-        spans = [
-            _span(faults, name, span, n) for name, span, n in (("rows", rows, scores[-2]), ("cols", cols, scores[-1]))
-        ]
-        if len(lead) != len(scores) - 2 or any(not 0 <= i < n for i, n in zip(lead, scores, strict=False)):
-            faults.value("lead", f"an index into the leading axes {words(scores[:-2])}", words(lead))
+        spans = [_span(faults, "rows", rows, scores[-2]), _span(faults, "cols", cols, scores[-1])]
+        index = _index(faults, lead, scores[:-2])
         faults.raise_any()
-        return self._tile(scores, lead, *spans)
+        return self._tile(scores, index, *spans)
 
     def _tile(self, scores: Shape, lead: Shape, rows: slice, cols: slice) -> bool | Array:
         size = (rows.stop - rows.start, cols.stop - cols.start)
@@ -105,7 +103,7 @@ class Mask:
         if known is not None:
             return known
         block = self._at(scores, lead, rows, cols)
-        if block.all():
+        if bool(block.all()):
             return True
         return np.broadcast_to(block, size) if block.any() else False
 
@@ -215,7 +213,7 @@ class _Rule(Mask):
         return self.phrase
 
     def __repr__(self) -> str:
-        return f"{self.name}({', '.join(_brief(item.values) for item in self.items)})"
+        return f"{self.name}({', '.join(brief(item.values) for item in self.items)})"
 
 
 class _Lengths(_Rule):
@@ -232,7 +230,9 @@ class _Lengths(_Rule):
 
     def _known(self, scores: Shape, lead: Shape, rows: slice, cols: slice) -> bool | None:
         length = int(self.items[0].of(scores, lead, rows, cols).item())
-        return cols.stop <= length if cols.stop <= length or cols.start >= length else None
+        if cols.stop <= length:
+            return True
+        return False if cols.start >= length else None
 
 
 class _Band(_Rule):
@@ -262,7 +262,7 @@ class _Band(_Rule):
 
     def __repr__(self) -> str:
         sides = [] if self.name == "causal" else [None if s > WIDEST_INT else s for s in (self.left, self.right)]
-        offset = [f"offset={_brief(item.values)}" for item in self.items]
+        offset = [f"offset={brief(item.values)}" for item in self.items]
         return f"{self.name}({', '.join([*map(str, sides), *offset])})"
 
 
@@ -317,7 +317,11 @@ class _Joined(Mask):
         return self.left._leads() + self.right._leads()
 
     def words(self) -> str:
-        return f"{self.left.words()}, {'and' if self.sign == '&' else 'or'} {self.right.words()}"
+        left, right = (
+            f"({side.words()})" if isinstance(side, _Joined) and side.sign != self.sign else side.words()
+            for side in (self.left, self.right)
+        )
+        return f"{left}, {'and' if self.sign == '&' else 'or'} {right}"
 
     def __repr__(self) -> str:
         inner = [
@@ -608,7 +612,7 @@ def causal_mask(n: int) -> Array:
      [1 1 1]]
     """
     faults = Faults("causal_mask")
-    size = integer(faults, "n", n, 0, "a number of tokens")
+    size = integer(faults, "n", n, 0, "a number of tokens", most=2**31)
     faults.raise_any()
     return np.tri(size, dtype=bool)
 
@@ -655,12 +659,16 @@ def _join(sign: str, left: Any, right: Any) -> Mask:
 def _operand(faults: Faults, side: Any) -> Mask:
     if isinstance(side, Mask):
         return side
-    given = None if side is None or isinstance(side, bool) else plain_array(faults, "operand", side)
+    expected = "a Mask or a bool array, True = may attend"
+    if side is None or isinstance(side, bool | np.bool_):
+        faults.type("operand", expected, str(side), "convert it by astype(bool)")
+        return _Given(np.zeros((), bool))
+    given = plain_array(faults, "operand", side)
     if given is None or given.dtype != np.bool_:
-        got = str(side) if given is None else f"dtype {given.dtype}"
-        faults.type("operand", "a Mask or a bool array, True = may attend", got, "convert it by astype(bool)")
-        return _Given(np.zeros((1, 1), bool))
-    return _Given(given)
+        if given is not None:
+            faults.type("operand", expected, f"dtype {given.dtype}", "convert it by astype(bool)")
+        return _Given(np.zeros((), bool))
+    return _Given(given.copy())  # ours: a caller who changes theirs later does not change the mask
 
 
 def _fitted(function: str, mask: Mask, shape: Any) -> Shape:
@@ -670,7 +678,8 @@ def _fitted(function: str, mask: Mask, shape: Any) -> Shape:
         scores = tuple(operator.index(size) for size in shape)
     except TypeError:
         faults.type("shape", "a score shape (..., n_q, n_k)", given_as(shape))
-        scores = (0, 0)
+        scores = ()
+        faults.raise_any()
     if len(scores) < 2 or min(scores) < 0:
         faults.value("shape", "a score shape (..., n_q, n_k)", words(scores))
     else:
@@ -680,15 +689,28 @@ def _fitted(function: str, mask: Mask, shape: Any) -> Shape:
 
 
 def _span(faults: Faults, name: str, span: Any, n: int) -> slice:
-    first, stop = (span.start, span.stop) if isinstance(span, slice | range) else span
+    """The rows or columns of a tile as a slice of ints."""
+    ends = (span.start, span.stop) if isinstance(span, slice | range) else span
+    try:
+        first, stop = (operator.index(end) for end in ends)
+    except (TypeError, ValueError):
+        first, stop = 1, 0  # no pair of integers: no span either
     if getattr(span, "step", None) in (None, 1) and 0 <= first <= stop <= n:
         return slice(first, stop)
     faults.value(name, f"(first, stop) with 0 <= first <= stop <= {n}", str(span))
     return slice(0, 0)
 
 
-def _brief(values: Array) -> str:
-    return str(values.tolist()) if values.size <= 8 else f"<{values.dtype} {words(values.shape)}>"
+def _index(faults: Faults, lead: Any, axes: Shape) -> Shape:
+    """The index of an item and head as a tuple of ints."""
+    try:
+        index = tuple(operator.index(i) for i in lead)
+        got = words(index)
+    except TypeError:
+        index, got = (-1,) * max(1, len(axes)), str(lead)
+    if len(index) != len(axes) or any(not 0 <= i < n for i, n in zip(index, axes, strict=True)):
+        faults.value("lead", f"an index into the leading axes {words(axes)}", got)
+    return index
 
 
 # ------------------------------------------------------------------------------------------- pictures
@@ -725,9 +747,9 @@ def _title(scores: Shape, lead: Shape) -> str:
 
 def _grid(mask: Mask, scores: Shape, lead: Shape, step: int) -> list[str]:
     n_q, n_k = scores[-2:]
-    digits = "".join(str(j // step % 10) for j in range(0, n_k, step))
-    lines = [f"    key {digits}" if step == 1 else "       "]
     width = max(1, len(str(max(n_q - 1, 0))))
+    digits = "".join(str(j % 10) for j in range(n_k))
+    lines = [f"{'key':>{width + 6}} {digits}"] if step == 1 else []
     for i in range(0, n_q, step):
         cells = (
             mask._tile(scores, lead, slice(i, min(i + step, n_q)), slice(j, min(j + step, n_k)))
@@ -735,4 +757,4 @@ def _grid(mask: Mask, scores: Shape, lead: Shape, step: int) -> list[str]:
         )
         row = "".join("#" if cell is True else "." if cell is False else "+" for cell in cells)
         lines.append(f"{'query' if i == 0 else '':5} {i:>{width}} {row}")
-    return [line.rstrip() for line in lines if line.strip()]
+    return [line.rstrip() for line in lines]

@@ -12,6 +12,7 @@ from headwise.core.shapes import (
     PerItem,
     Shape,
     array,
+    brief,
     integer,
     item_integers,
     per_head_misfits,
@@ -92,9 +93,8 @@ class Alibi:
         return self.tile(scores, None, slice(0, scores[-2]), slice(0, scores[-1]))
 
     def __repr__(self) -> str:
-        few = self.slopes.size <= 8
-        slopes = str(self.slopes.tolist()) if few else f"<{self.slopes.dtype} {words(self.slopes.shape)}>"
-        return f"alibi({slopes}{f', offset={self.offset.values.tolist()}' if self.offset else ''})"
+        offset = f", offset={brief(self.offset.values)}" if self.offset else ""
+        return f"alibi({brief(self.slopes)}{offset})"
 
 
 def alibi(slopes: ArrayLike, offset: ArrayLike | None = None) -> Alibi:

@@ -110,7 +110,7 @@ def broadcast_all(*shapes: Shape) -> Shape | None:
 # ------------------------------------------------------------------------------------------- dtypes
 def computing_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     """float64 for float64, integers and bool; float32 for float32 and the half types; None for anything else."""
-    if dtype.kind == "f" and dtype.itemsize <= 8:
+    if dtype.kind == "f" and dtype.itemsize in (2, 4, 8):
         return FLOAT64 if dtype.itemsize == 8 else FLOAT32
     if dtype.kind in "biu":
         return FLOAT64
@@ -155,20 +155,20 @@ def plain_array(faults: Faults, name: str, value: Any) -> Array | None:
         return None
     try:
         return np.asarray(value)
+    except MemoryError:
+        raise
     except Exception as error:  # a list of unequal rows, a tensor that needs its gradient detached, ...
         reason = str(error).partition(". ")[0].partition("\n")[0]
-        faults.type(
-            name,
-            "an array",
-            f"{type(value).__name__} that NumPy cannot read ({reason})",
-            f"pass np.asarray({name})",
-        )
+        remedy = "pass a NumPy array: rows of one length, in this computer's memory"
+        faults.type(name, "an array", f"{type(value).__name__} that NumPy cannot read ({reason})", remedy)
         return None
 
 
 # ------------------------------------------------------------------------------------------- options
-def integer(faults: Faults, name: str, value: Any, low: int | None = None, what: str = "an integer") -> int:
-    """``value`` as an int of at least ``low``; 0 with the fault noted otherwise."""
+def integer(
+    faults: Faults, name: str, value: Any, low: int | None = None, what: str = "an integer", most: int = WIDEST_INT
+) -> int:
+    """``value`` as an int from ``low`` to ``most``; 0 with the fault noted otherwise."""
     try:
         if isinstance(value, bool | np.bool_):
             raise TypeError
@@ -176,9 +176,11 @@ def integer(faults: Faults, name: str, value: Any, low: int | None = None, what:
     except TypeError:
         faults.type(name, what, given_as(value))
         return 0
-    if (low is not None and number < low) or abs(number) > WIDEST_INT:
-        bound = "" if low is None else f" of at least {low}"
-        faults.value(name, f"{what}{bound}", str(number))
+    if low is not None and number < low:
+        faults.value(name, f"{what} of at least {low}", str(number))
+        return 0
+    if abs(number) > most:
+        faults.value(name, f"{what} of at most 2**{most.bit_length() - 1}", str(number) if number < 10**40 else "more")
         return 0
     return number
 
@@ -210,7 +212,7 @@ def generator(faults: Faults, name: str, value: Any) -> np.random.Generator | No
     if isinstance(value, np.random.Generator):
         return value
     seen = len(faults.found)
-    seed = integer(faults, name, value, 0, "a seed (integer) or a numpy.random.Generator")
+    seed = integer(faults, name, value, 0, "a seed (integer) or a numpy.random.Generator", most=2**4096)
     return np.random.default_rng(seed) if len(faults.found) == seen else None
 
 
@@ -218,7 +220,7 @@ def _scale(faults: Faults, scale: Any, d_k: int, dtype: np.dtype[Any]) -> float:
     if scale is None:
         return 1.0 / float(np.sqrt(d_k)) if d_k else 1.0
     number = real(faults, "scale", scale, "None (1/sqrt(d_k)) or a finite number")
-    if number is None or abs(number) <= np.finfo(dtype).max:
+    if number is None or abs(number) <= float(np.finfo(dtype).max):
         return number or 0.0
     faults.value("scale", f"None (1/sqrt(d_k)) or a number that is finite in {dtype}", str(number))
     return 0.0
@@ -230,7 +232,7 @@ def _softcap(faults: Faults, softcap: Any, dtype: np.dtype[Any]) -> float | None
     expected = f"None (no cap) or a number above 0 that is finite in {dtype}"
     number = real(faults, "softcap", softcap, expected)
     limits = np.finfo(dtype)
-    if number is not None and not limits.tiny <= number <= limits.max:
+    if number is not None and not float(limits.tiny) <= number <= float(limits.max):
         faults.value("softcap", expected, str(number), "leave it out for no cap" if number == 0 else "")
     return number
 
@@ -334,12 +336,15 @@ def _score_shape(faults: Faults, q: Array, k: Array, v: Array) -> Shape | None:
             faults.value(name, f"(..., {axes}), two axes or more", words(given.shape), remedy)
     if len(faults.found) > before:
         return None
+    n_k = k.shape[-2]
     if q.shape[-1] != k.shape[-1]:
         expected = f"(..., n_k, d_k) with d_k = {q.shape[-1]} as in q {words(q.shape)}"
-        turned = q.shape[-1] == k.shape[-2] and "k comes as (n_k, d_k), not transposed: pass np.swapaxes(k, -1, -2)"
-        faults.value("k", expected, words(k.shape), turned or "queries and keys are compared by a dot product")
-    if k.shape[-2] != v.shape[-2]:
-        expected = f"(..., n_k, d_v) with n_k = {k.shape[-2]} as in k {words(k.shape)}"
+        remedy = "queries and keys are compared by a dot product"
+        if q.shape[-1] == n_k:
+            remedy, n_k = "k comes as (n_k, d_k), not transposed: pass np.swapaxes(k, -1, -2)", k.shape[-1]
+        faults.value("k", expected, words(k.shape), remedy)
+    if n_k != v.shape[-2]:
+        expected = f"(..., n_k, d_v) with n_k = {n_k} as in k {words(k.shape)}"
         faults.value("v", expected, words(v.shape), "every key has one value")
     lead = _lead_axes(faults, q, k, v)
     return None if len(faults.found) > before or lead is None else (*lead, q.shape[-2], k.shape[-2])
@@ -353,12 +358,9 @@ def _lead_axes(faults: Faults, q: Array, k: Array, v: Array) -> Shape | None:
         shape = broadcast_all(*leads)
         if shape is None:
             remedy = "grouped heads need a batch axis: q[None], k[None], v[None]"
-            faults.value(
-                "k and v",
-                f"a first axis of {leads[0][0] if leads[0] else 1} as in q, or 1",
-                _leads(k, v),
-                remedy,
-            )
+            size = leads[0][0] if leads[0] else 1
+            expected = "one size on their first axes, or 1" if size == 1 else f"a first axis of {size} as in q, or 1"
+            faults.value("k and v", expected, _leads(k, v), remedy)
         return shape
     batch = broadcast_all(*(lead[:-1] for lead in leads))
     if batch is None:
@@ -475,6 +477,11 @@ class PerItem:
         return {"": (), "n_q": scores[-2:-1], "n_k": scores[-1:]}[self.axis]
 
 
+def brief(values: Array) -> str:
+    """The numbers of a small array, the dtype and shape of a large one: for a repr."""
+    return str(values.tolist()) if values.size <= 8 else f"<{values.dtype} {words(values.shape)}>"
+
+
 def item_integers(faults: Faults, name: str, values: Any, axis: str = "", low: int | None = None) -> PerItem:
     """Integers per item (lengths, offsets, ids, positions), checked."""
     given = plain_array(faults, name, values)
@@ -486,8 +493,10 @@ def item_integers(faults: Faults, name: str, values: Any, axis: str = "", low: i
     elif axis and given.ndim == 0:
         faults.value(name, f"(B, {axis}) or ({axis},)", "a single number")
         given = np.zeros(1, np.int64)
-    elif given.size and (int(given.max()) > WIDEST_INT or int(given.min()) < (-WIDEST_INT if low is None else low)):
-        bound = "integers within 62 bits" if low is None else f"integers of at least {low}"
-        faults.value(name, bound, f"{int(given.min())} to {int(given.max())}")
-        given = np.zeros(1, np.int64)
+    elif given.size:
+        smallest, largest = int(given.min()), int(given.max())
+        if low is not None and smallest < low:
+            faults.value(name, f"integers of at least {low}", f"{smallest} to {largest}")
+        elif max(-smallest, largest) > WIDEST_INT:
+            faults.value(name, "integers within 62 bits", f"{smallest} to {largest}")
     return PerItem(name, given.astype(np.int64), axis)

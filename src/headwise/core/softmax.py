@@ -270,18 +270,22 @@ def _finished_parts(outs: Any, lses: Any) -> tuple[list[Partial], np.dtype[Any]]
     """Each finished result as a partial one: its peak is the lse, its total 1, or 0 where it saw nothing."""
     faults = Faults("merge_attention")
     pairs = {name: _sequence(faults, name, value) for name, value in (("outs", outs), ("lses", lses))}
+    faults.raise_any()  # before they are counted: what could not be read is not missing
     if len(pairs["outs"]) != len(pairs["lses"]) or not pairs["outs"]:
         got = f"{len(pairs['outs'])} outs and {len(pairs['lses'])} lses"
         faults.value("outs and lses", "one lse for each of at least one out", got)
     faults.raise_any()
     for i, (out, lse) in enumerate(zip(*pairs.values(), strict=True)):
-        if out.shape[:-1] != lse.shape or not out.ndim:
+        if not out.ndim:
+            faults.value(f"outs[{i}]", "(..., n_q, d_v), one axis or more", "()")
+        elif out.shape[:-1] != lse.shape:
             faults.value(
                 f"lses[{i}]",
                 f"(..., n_q) = {words(out.shape[:-1])} as outs[{i}] {words(out.shape)}",
                 words(lse.shape),
             )
-    if broadcast_all(*(out.shape for out in pairs["outs"])) is None:
+    tails = {out.shape[-2:] for out in pairs["outs"]}  # (n_q, d_v), which is never stretched
+    if len(tails) > 1 or broadcast_all(*(out.shape for out in pairs["outs"])) is None:
         faults.value("outs", "shapes that broadcast together", ", ".join(words(out.shape) for out in pairs["outs"]))
     faults.raise_any()
     dtype = result_dtype(*(out.dtype for out in pairs["outs"]))

@@ -1,0 +1,547 @@
+"""cli: what each command prints, and that every mistake is one line, exit 2, with no file harmed."""
+
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tracemalloc
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headwise as hw
+from headwise import console, demo, files, masks
+from headwise.cli import main
+
+Capture = pytest.CaptureFixture[str]
+COMMAND = (sys.executable, "-m", "headwise")
+
+
+def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
+    """A real process, as a user starts it."""
+    return subprocess.run([*COMMAND, *arguments], capture_output=True, text=True, timeout=60, **options)
+
+
+def qkv() -> dict[str, Any]:
+    rng = np.random.default_rng(3)
+    shapes = {"q": (2, 3, 5, 7), "k": (2, 3, 11, 7), "v": (2, 3, 11, 13)}
+    return {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with in.npz and a precious old.npz."""
+    monkeypatch.chdir(tmp_path)
+    np.savez("in.npz", **qkv())
+    Path("old.npz").write_bytes(b"precious")
+    return tmp_path
+
+
+def state(folder: Path) -> dict[str, str]:
+    """Every file below a folder, by the hash of what it holds."""
+    return {
+        str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else "no file"
+        for path in sorted(folder.rglob("*"))
+    }
+
+
+# ------------------------------------------------------------------------------------------- demo
+def test_demo_prints_tokens_heads_a_picture_and_the_difference(capsys: Capture) -> None:
+    assert main(["demo", "--head", "9"]) == 0
+    text, errors = capsys.readouterr()
+    result = demo.demo(9)
+    assert errors == ""
+    assert f"tokens    {len(result.tokens)}: {' '.join(result.tokens)}\n" in text
+    for head in result.heads:
+        query, key, weight = head.strongest
+        pattern = rf"^ *{head.head} +{head.entropy:.2f} .*{re.escape(result.tokens[query])} -> "
+        pattern += rf"{re.escape(result.tokens[key])} +{weight:.2f} +{head.on_itself:.1%} +{head.on_previous:.1%} +"
+        assert re.search(pattern + f"{head.on_first:.1%}$", text, re.MULTILINE)
+    assert f"Head 9: the weights of each query (row) on each key (column)\n{result.heads[9].note}\n" in text
+    assert console.heatmap(result.weights, result.tokens, result.tokens) in text
+    assert re.search(r"^largest difference from the reference weights  \d\.\de-0[67]$", text, re.MULTILINE)
+
+
+def test_demo_under_a_causal_mask_says_that_the_reference_has_none(capsys: Capture) -> None:
+    assert main(["demo", "--causal"]) == 0
+    text = capsys.readouterr().out
+    assert "reference weights  none: it has no causal mask" in text
+    assert "Head 3, causal mask:" in text
+
+
+def test_demo_as_json_is_one_object(capsys: Capture) -> None:
+    assert main(["demo", "--json", "--head", "0"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["head"] == 0
+    assert value["difference"] < 1e-5
+    assert len(value["weights"]) == len(value["tokens"])
+    assert len(value["heads"]) == value["shape"][0]
+    assert value["heads"][3]["strongest"].keys() == {"query", "key", "weight"}
+    assert value["about"]["model"]
+
+
+def test_a_damaged_sample_is_one_line(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(*_: Any) -> Any:
+        raise files.FileError("sample.npz: q: expected an undamaged file, got 'half of it'; copy or save it again")
+
+    monkeypatch.setattr(demo, "read_arrays", damaged)
+    assert main(["demo"]) == 2
+    assert capsys.readouterr().err.startswith("headwise demo: sample.npz: q: expected an undamaged file")
+
+
+# ------------------------------------------------------------------------------------------ attend
+def test_attend_writes_the_definition_and_prints_shapes_time_and_memory(folder: Path, capsys: Capture) -> None:
+    assert main(["attend", "in.npz", "-o", "out.npz", "--weights"]) == 0
+    text = capsys.readouterr().out
+    out, weights = hw.scaled_dot_product_attention(**qkv())
+    with np.load("out.npz") as written:
+        assert sorted(written) == ["out", "weights"]
+        assert np.array_equal(written["out"], out)
+        assert np.array_equal(written["weights"], weights)
+    assert re.search(r"^k +\(B, G, n_k, d_k\)  \(2, 3, 11, 7\) +float32$", text, re.MULTILINE)
+    assert re.search(r"^out +\(B, H, n_q, d_v\)  \(2, 3, 5, 13\) +float32$", text, re.MULTILINE)
+    assert re.search(r"^time +[\d.e-]+ ms$", text, re.MULTILINE)
+    assert re.search(r"^peak extra memory +[\d.]+ KiB$", text, re.MULTILINE)
+    assert re.search(rf"^out +all finite, from {out.min():.4g} to {out.max():.4g}, mean ", text, re.MULTILINE)
+    assert re.search(r"^written +out\.npz: out, weights$", text, re.MULTILINE)
+    assert sorted(os.listdir()) == ["in.npz", "old.npz", "out.npz"]
+
+
+def test_attend_without_a_target_is_a_summary_only(folder: Path, capsys: Capture) -> None:
+    before = state(folder)
+    assert main(["attend", "in.npz"]) == 0
+    assert "written" not in capsys.readouterr().out
+    assert main(["attend", "in.npz", "--weights"]) == 0
+    text = capsys.readouterr().out
+    assert "The weights of the first head, queries down and keys across\n" in text
+    assert text.count("|\n") == 5
+    assert state(folder) == before
+
+
+def test_attend_reads_a_folder_and_says_what_it_does_not_use(folder: Path, capsys: Capture) -> None:
+    Path("in").mkdir()
+    for name, array in qkv().items():
+        np.save(f"in/{name}.npy", array[0, 0])
+    np.save("in/other.npy", np.array([None]), allow_pickle=True)
+    assert main(["attend", "in/", "-o", "out.npz", "--weights"]) == 0
+    assert re.search(r"^not used +other$", capsys.readouterr().out, re.MULTILINE)
+    assert files.read_arrays("out.npz")["out"].shape == (5, 13)
+    assert main(["attend", "in", "--weights"]) == 0
+    assert "The weights, queries down and keys across\n" in capsys.readouterr().out
+
+
+CHOICES: list[tuple[list[str], dict[str, Any]]] = [
+    (["--causal"], {"causal": True}),
+    (["--window", "2,1"], {"mask": masks.window(2, 1)}),
+    (["--window", "-,0"], {"mask": masks.window(None, 0)}),
+    (["--window", "3,-"], {"mask": masks.window(3, None)}),
+    (["--window=-,-"], {}),
+    (["--scale", "-1e-3"], {"scale": -1e-3}),
+    (["--scale", "-.5", "--softcap", "2"], {"scale": -0.5, "softcap": 2.0}),
+    (["--scale", "0"], {"scale": 0.0}),
+    (["--window", "-,1", "--causal"], {"mask": masks.window(None, 1), "causal": True}),
+]
+
+
+@pytest.mark.parametrize(("arguments", "options"), CHOICES)
+def test_attend_passes_its_options_on(folder: Path, arguments: list[str], options: dict[str, Any]) -> None:
+    assert main(["attend", *arguments, "in.npz", "-o", "out.npz"]) == 0
+    expected, _ = hw.scaled_dot_product_attention(**qkv(), **options)
+    assert np.array_equal(files.read_arrays("out.npz")["out"], expected)
+
+
+def test_mask_and_bias_of_the_file_intersect_with_the_options(folder: Path) -> None:
+    mask, bias = np.random.default_rng(1).random((5, 11)) < 0.6, np.linspace(-1, 1, 11)
+    np.savez("masked.npz", **qkv(), mask=mask, bias=bias)
+    assert main(["attend", "masked.npz", "-o", "out.npz", "--weights", "--causal", "--window", "4,-"]) == 0
+    both = mask & masks.window(4, None).dense((5, 11))
+    expected = hw.scaled_dot_product_attention(**qkv(), mask=both, bias=bias, causal=True)
+    written = files.read_arrays("out.npz")
+    assert np.array_equal(written["out"], expected[0])
+    assert np.array_equal(written["weights"], expected[1])
+
+
+def test_attend_as_json_is_one_object_without_nan(folder: Path, capsys: Capture) -> None:
+    np.savez("nan.npz", **(qkv() | {"v": np.full((2, 3, 11, 13), np.nan)}), w=np.ones(3))
+    assert main(["attend", "nan.npz", "--json", "--weights"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["input"] == "nan.npz"
+    assert value["arrays"]["q"] == {"letters": "(B, H, n_q, d_k)", "shape": [2, 3, 5, 7], "dtype": "float32"}
+    assert value["figures"]["out"] == {"size": 390, "finite": 0, "low": None, "high": None, "mean": None, "norm": None}
+    assert value["figures"]["weights"]["finite"] == 1
+    assert value["ignored"] == ["w"]
+    assert value["output"] is None
+    assert value["seconds"] > 0
+    assert value["peak_extra_bytes"] > 0
+
+
+def test_values_that_are_not_finite_are_counted(folder: Path, capsys: Capture) -> None:
+    arrays = qkv()
+    arrays["v"][0, 0, :, 0] = np.inf
+    np.savez("inf.npz", **arrays)
+    assert main(["attend", "inf.npz"]) == 0
+    assert re.search(r"^out +5 of 390 not finite, from ", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_force_replaces_the_target_even_where_it_is_the_input(folder: Path) -> None:
+    assert main(["attend", "in.npz", "-o", "old.npz", "--force"]) == 0
+    assert files.array_names("old.npz") == ["out"]
+    assert main(["attend", "in.npz", "-o", "in.npz", "--force"]) == 0
+    assert files.array_names("in.npz") == ["out"]
+
+
+# -------------------------------------------------------------------------------------------- info
+def test_info_prints_versions_blas_and_extras(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    extras = {
+        "plot": {"matplotlib": None},
+        "weights": {"ml_dtypes": "0.6.0", "safetensors": None},
+        "cli": {"rich": "15"},
+    }
+    monkeypatch.setattr(demo, "_extras", lambda: extras)
+    assert main(["info"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(rf"^NumPy +{re.escape(np.__version__)}$", text, re.MULTILINE)
+    assert re.search(r"^CPU features  \S+", text, re.MULTILINE)
+    assert re.search(r"^plot +missing matplotlib: pip install \"headwise\[plot\]\"$", text, re.MULTILINE)
+    assert "weights  ml_dtypes 0.6.0; missing safetensors: pip install" in text
+    assert re.search(r"^cli +rich 15$", text, re.MULTILINE)
+    assert main(["info", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["extras"] == extras
+
+
+def test_info_imports_no_extra() -> None:
+    code = "import sys; from headwise.cli import main; main(['info']); print(set(sys.modules) & set(sys.argv[1:]))"
+    heavy = ["rich", "matplotlib", "torch", "jax", "onnx", "onnxruntime", "dask", "safetensors", "ml_dtypes"]
+    done = subprocess.run([sys.executable, "-c", code, *heavy], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+# --------------------------------------------------------------------------------- help and usage
+def test_headwise_alone_prints_its_help(capsys: Capture) -> None:
+    assert main([]) == 0
+    text = capsys.readouterr().out
+    assert main(["-h"]) == 0
+    assert capsys.readouterr().out == text
+    assert re.findall(r"^    (\w+)  ", text, re.MULTILINE) == ["demo", "attend", "info"]
+
+
+@pytest.mark.parametrize("command", ["demo", "attend", "info"])
+def test_each_command_explains_itself_with_an_example(command: str, capsys: Capture) -> None:
+    assert main([command, "--help"]) == 0
+    text, errors = capsys.readouterr()
+    assert f"example: headwise {command} " in text
+    assert errors == ""
+    assert text.isascii()
+
+
+def test_version(capsys: Capture) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"headwise {hw.__version__}\n"
+
+
+def test_the_module_runs_as_a_program() -> None:
+    done = run("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"headwise {hw.__version__}\n", "")
+    assert run("bogus").returncode == 2
+
+
+# --------------------------------------------------------------------------------------- mistakes
+def lying(shape: str, values: bytes = b"") -> bytes:
+    text = f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + values
+
+
+def make_hostile(folder: Path) -> None:
+    """Files that are not what they seem, beside a good in.npz."""
+    good = Path("in.npz").read_bytes()
+    Path("text.npz").write_text("q, k, v\n")
+    Path("empty.npz").write_bytes(b"")
+    Path("cut.npz").write_bytes(good[: len(good) // 2])
+    Path("flip.npz").write_bytes(good.replace(qkv()["k"].tobytes(), (-qkv()["k"]).tobytes()))
+    np.savez("missing.npz", q=np.ones((5, 7)), keys=np.ones(3))
+    np.savez("shape.npz", **(qkv() | {"k": np.ones((2, 3, 11, 8))}))
+    np.savez("two.npz", **(qkv() | {"k": np.ones((2, 3, 11, 8)), "v": np.ones((2, 3, 12, 13))}))
+    np.savez("object.npz", **(qkv() | {"v": np.array([{}])}), allow_pickle=True)
+    np.savez("complex.npz", **(qkv() | {"q": np.ones((2, 3, 5, 7), complex)}))
+    np.savez("mask.npz", **qkv(), mask=np.ones((5, 11), int))
+    np.save("one.npy", np.ones(3))
+    for name, data in (("liar", lying("(1000000, 1000000, 8)", b"1234")), ("negative", lying("(-1, -4)", b"1234"))):
+        Path(name).mkdir()
+        for array in ("q", "k", "v"):
+            np.save(f"{name}/{array}.npy", qkv()[array])
+        Path(f"{name}/k.npy").write_bytes(data)
+    Path("a\nb.npz").write_bytes(b"")
+    if hasattr(os, "mkfifo"):
+        os.mkfifo("pipe.npz")
+
+
+HOSTILE: list[tuple[list[str], str]] = [
+    (["none.npz"], r"none\.npz: expected a file that can be read, got 'No such file or directory'"),
+    (["text.npz"], r"text\.npz: expected an undamaged file"),
+    (["empty.npz"], r"empty\.npz: expected an undamaged file"),
+    (["cut.npz"], r"cut\.npz: expected an undamaged file"),
+    (["flip.npz"], r"flip\.npz: k: expected an undamaged file, got 'Bad CRC-32"),
+    (["missing.npz"], r"missing\.npz: expected arrays q, k, v; missing k, v; found q, keys"),
+    (["shape.npz"], r"shape\.npz: k: expected .* got \(2, 3, 11, 8\)"),
+    (["two.npz", "--window", "-,0"], r"two\.npz: 2 arguments do not fit: k: .*; v: "),
+    (["object.npz"], r"object\.npz: v: expected numbers, got dtype object; objects are never unpickled"),
+    (["complex.npz"], r"complex\.npz: q: expected real numbers .* got dtype complex128"),
+    (["mask.npz"], r"mask\.npz: mask: expected bool, True = may attend, got dtype int64; .*mask\.astype\(bool\)"),
+    (["one.npy"], r"one\.npy: expected an \.npz file or a folder of \.npy files, got one \.npy array"),
+    (["liar"], r"liar: k: expected the 32000000000000 bytes that its header promises, .* got 4; it is cut"),
+    (["negative"], r"negative: k: expected a shape of sizes >= 0, got \(-1, -4\)"),
+    (["a\nb.npz"], r"a\\nb\.npz: expected an undamaged file"),
+    (["."], r"\.: expected arrays q, k, v; missing q, k, v; found one$"),
+    (["pipe.npz"], r"pipe\.npz: expected a file, got a named pipe"),
+    (["in.npz", "-o", "old.npz"], r"old\.npz: expected a new name, got one that exists; name another, or --force"),
+    (["cut.npz", "-o", "old.npz"], r"old\.npz: expected a new name, got one that exists"),  # before any work
+    (["in.npz", "-o", "in.npz"], r"in\.npz: expected a new name, got one that exists"),
+    (["in.npz", "-o", "liar", "--force"], r"liar: expected a name that ends in \.npz"),
+    (["in.npz", "-o", "none/out.npz"], r"none/out\.npz: expected an existing folder, got 'none'"),
+    (["in.npz", "-o", "pipe.npz", "--force"], r"pipe\.npz: expected a file, got a named pipe"),
+    (["in.npz", "--force"], r"--force: expected -o OUT with it, got none"),
+    (["in.npz", "--scale", "nan"], r"argument --scale: expected a finite number, got 'nan'"),
+    (["in.npz", "--scale", "-inf"], r"argument --scale: expected a finite number, got '-inf'"),
+    (["in.npz", "--scale", "two"], r"argument --scale: expected a finite number, got 'two'"),
+    (["in.npz", "--softcap", "-1"], r"argument --softcap: expected a finite number above 0, got '-1'"),
+    (["in.npz", "--softcap", "x"], r"argument --softcap: expected a finite number above 0, got 'x'"),
+    (["in.npz", "--window", "3"], r"argument --window: expected L,R: .* got '3'; for example 256,0"),
+    (["in.npz", "--window", "-3,0"], r"argument --window: expected L,R: .* got '-3,0'"),
+    (["in.npz", "--window", "1,2,3"], r"argument --window: expected L,R: .* got '1,2,3'"),
+    (["in.npz", "--window", "9" * 30 + ",0"], r"argument --window: expected L,R: "),
+    (["in.npz", "--window", "\u0663,0"], r"argument --window: expected L,R: "),
+    (["in.npz", "--window"], r"argument --window: expected one argument"),
+    (["in.npz", "--window", "--causal"], r"argument --window: expected one argument"),
+    (["in.npz", "--caus"], r"unrecognized arguments: --caus"),
+    (["in.npz", "more\nnpz"], r"unrecognized arguments: more\\nnpz"),
+    ([], r"the following arguments are required: IN"),
+]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"), HOSTILE, ids=lambda value: " ".join(value)[:40].encode("unicode_escape")
+)
+def test_a_mistake_is_one_line_and_harms_no_file(
+    folder: Path, capsys: Capture, arguments: list[str], says: str
+) -> None:
+    make_hostile(folder)
+    before = state(folder)
+    tracemalloc.start()
+    try:
+        code = main(["attend", *arguments])
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    text, errors = capsys.readouterr()
+    assert (code, text) == (2, "")
+    assert re.fullmatch(rf"headwise attend: {says.removesuffix('$')}.*\n", errors)
+    assert errors[:-1].isprintable()
+    assert state(folder) == before
+    assert peak < 1_000_000
+
+
+@pytest.mark.parametrize(
+    "arguments", [["liar"], ["missing.npz"], ["in.npz", "-o", "old.npz"], ["in.npz", "--scale", "nan"]]
+)
+def test_a_mistake_in_a_real_process(folder: Path, arguments: list[str]) -> None:
+    make_hostile(folder)
+    before = state(folder)
+    done = run("attend", *arguments, "--json")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(r"headwise attend: .*\n", done.stderr)
+    assert state(folder) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["demo", "--head", "12"], r"headwise demo: --head: expected 0 to 11, got 12; the sample has 12 heads"),
+        (["demo", "--head", "-1"], r"headwise demo: --head: expected 0 to 11, got -1; .*"),
+        (["demo", "--head", "three"], r"headwise demo: argument --head: expected an integer, got 'three'; .* -h"),
+        (["demo", "more"], r"headwise demo: unrecognized arguments: more; see headwise -h"),
+        (["info", "-x"], r"headwise info: unrecognized arguments: -x; see headwise -h"),
+        (["bogus"], r"headwise: argument COMMAND: invalid choice: 'bogus' .*; see headwise -h"),
+        (["--bogus"], r"headwise: unrecognized arguments: --bogus; see headwise -h"),
+    ],
+)
+def test_mistakes_with_the_other_commands(capsys: Capture, arguments: list[str], says: str) -> None:
+    assert main(arguments) == 2
+    text, errors = capsys.readouterr()
+    assert text == ""
+    assert re.fullmatch(says + "\n", errors)
+
+
+# ----------------------------------------------------------------------------------------- the world
+def test_too_little_memory_is_one_line(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def too_large(*_: Any, **__: Any) -> Any:
+        raise MemoryError("Unable to allocate 3 TiB")
+
+    monkeypatch.setattr(demo, "scaled_dot_product_attention", too_large)
+    assert main(["attend", "in.npz"]) == 2
+    assert capsys.readouterr().err.startswith("headwise attend: in.npz: expected memory for its arrays and scores")
+    assert main(["demo"]) == 2
+    assert capsys.readouterr().err.startswith("headwise demo: expected more memory")
+
+
+def test_an_interrupt_leaves_nothing_behind(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = state(folder)
+
+    def interrupt(*_: Any, **__: Any) -> Any:
+        assert list(folder.glob(".headwise-*.tmp"))  # it is there
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(np.lib.format, "write_array", interrupt)
+    assert main(["attend", "in.npz", "-o", "out.npz"]) == 130
+    assert capsys.readouterr() == ("", "headwise attend: interrupted\n")
+    assert state(folder) == before
+
+
+SLOW = """
+import sys, time
+from headwise import cli, demo
+def wait(*_, **__):
+    print("ready", flush=True)
+    time.sleep(60)
+demo.scaled_dot_product_attention = wait
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no SIGINT to send")
+def test_control_c_in_a_real_process(folder: Path) -> None:
+    before = state(folder)
+    arguments = [sys.executable, "-c", SLOW, "attend", "in.npz", "-o", "out.npz"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert (process.returncode, errors) == (130, "headwise attend: interrupted\n")
+    assert state(folder) == before
+
+
+def limited_to(size: int) -> Callable[[], None]:
+    import resource
+
+    return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no limits to set")
+@pytest.mark.parametrize("limit", [0, 100, 1500, 1750])
+@pytest.mark.parametrize("target", ["out.npz", "old.npz"])
+def test_a_full_disk_is_one_line_and_leaves_the_target_as_it_was(folder: Path, limit: int, target: str) -> None:
+    before = state(folder)
+    done = run("attend", "in.npz", "-o", target, "--force", preexec_fn=limited_to(limit))
+    assert (done.returncode, done.stdout) == (2, "")
+    says = rf"headwise attend: {target}: expected to write 1560 bytes, got 'File too large'; make room or name another"
+    assert re.fullmatch(says + " folder\n", done.stderr)
+    assert state(folder) == before
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no full device here")
+@pytest.mark.parametrize("arguments", [["demo"], ["-h"], ["--version"]])
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_an_output_that_is_full(arguments: list[str], unbuffered: str) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+            env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+        )
+    assert done.returncode == 2
+    assert re.fullmatch(
+        r"headwise.*: standard output: expected to write all, got 'No space left on device'.*\n", done.stderr
+    )
+
+
+@pytest.mark.parametrize("arguments", [["demo"], ["attend", "-h"]])
+def test_a_reader_that_has_seen_enough(arguments: Sequence[str]) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        done = subprocess.run([*COMMAND, *arguments], stdout=closed, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a shell")
+def test_no_output_at_all() -> None:
+    command = " ".join([*COMMAND, "info"])
+    done = subprocess.run(["sh", "-c", f"{command} >&- 2>&-"], timeout=60)
+    assert done.returncode == 0
+    assert subprocess.run(["sh", "-c", f"{command} --bogus >&- 2>&-"], timeout=60).returncode == 2
+
+
+def test_an_output_that_holds_ascii_only(folder: Path) -> None:
+    done = run("demo", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.isascii()
+    assert "'@' above 0.5" in done.stdout
+    Path("注.npz").write_bytes(Path("in.npz").read_bytes())
+    done = run("attend", "注.npz", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("\\u6ce8.npz\n")
+    done = run("attend", "注2.npz", env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert done.stderr.startswith("headwise attend: \\u6ce82.npz: expected a file")
+
+
+def on_a_terminal(*arguments: str, **variables: str) -> str:
+    """What a process writes to a terminal of 100 columns."""
+    import pty
+
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "PYTHONIOENCODING": "utf-8", **variables}
+    environment.pop("NO_COLOR", None)
+    with subprocess.Popen([*COMMAND, *arguments], stdout=theirs, stderr=theirs, env=environment):
+        os.close(theirs)
+        chunks = []
+        while chunk := _read(ours):
+            chunks.append(chunk)
+    os.close(ours)
+    return b"".join(chunks).decode()
+
+
+def _read(terminal: int) -> bytes:
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:  # how Linux ends a terminal that nobody writes to any more
+        return b""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no terminals to open")
+def test_a_terminal_gets_colours_and_the_same_words(capsys: Capture) -> None:
+    pytest.importorskip("rich")
+    shown = on_a_terminal("demo")
+    assert "\x1b[" in shown
+    assert main(["demo"]) == 0
+    plain = capsys.readouterr().out
+    lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).replace("\r", "").splitlines()
+    kept = [line.split() for line in lines if "─" not in line and not line.startswith("time")]
+    expected = [line.split() for line in plain.splitlines() if not line.startswith(("----", "time"))]
+    assert kept == expected
+    assert "\x1b[" not in on_a_terminal("demo", TERM="dumb")
+
+
+def test_the_commands_need_no_rich(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "rich", None)
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for arguments in (["demo"], ["attend", "in.npz", "--weights"], ["info"]):
+        assert main(arguments) == 0
+        text, errors = capsys.readouterr()
+        assert text
+        assert (errors, "\x1b" in text) == ("", False)
+
+
+def test_importing_headwise_loads_no_command() -> None:
+    code = "import sys, headwise; print(*(f'headwise.{name}' in sys.modules for name in sys.argv[1:]))"
+    arguments = [sys.executable, "-c", code, "core.attention", "cli", "console", "demo"]
+    done = subprocess.run(arguments, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "True False False False\n"

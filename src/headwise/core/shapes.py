@@ -176,13 +176,15 @@ def integer(
     except TypeError:
         faults.type(name, what, given_as(value))
         return 0
-    if low is not None and number < low:
-        faults.value(name, f"{what} of at least {low}", str(number))
-        return 0
-    if abs(number) > most:
-        faults.value(name, f"{what} of at most 2**{most.bit_length() - 1}", str(number) if number < 10**40 else "more")
-        return 0
-    return number
+    least = -most if low is None else low
+    if least <= number <= most:
+        return number
+    bound = f"at most 2**{most.bit_length() - 1}"
+    if number < least:
+        bound = f"at least {low}" if low is not None else f"size at most 2**{most.bit_length() - 1}"
+    got = str(number) if number.bit_length() < 200 else f"one of {number.bit_length()} bits"
+    faults.value(name, f"{what} of {bound}", got)
+    return 0
 
 
 def real(faults: Faults, name: str, value: Any, expected: str) -> float | None:

@@ -286,7 +286,8 @@ def _finished_parts(outs: Any, lses: Any) -> tuple[list[Partial], np.dtype[Any]]
             )
     tails = {out.shape[-2:] for out in pairs["outs"]}  # (n_q, d_v), which is never stretched
     if len(tails) > 1 or broadcast_all(*(out.shape for out in pairs["outs"])) is None:
-        faults.value("outs", "shapes that broadcast together", ", ".join(words(out.shape) for out in pairs["outs"]))
+        shapes = ", ".join(words(out.shape) for out in pairs["outs"])
+        faults.value("outs", "one (n_q, d_v), and leading axes that broadcast", shapes)
     faults.raise_any()
     dtype = result_dtype(*(out.dtype for out in pairs["outs"]))
     computing = computing_dtype(result_dtype(dtype, *(lse.dtype for lse in pairs["lses"])))

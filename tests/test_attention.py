@@ -141,6 +141,9 @@ def test_extreme_scales_keep_their_meaning():
     huge = np.float32(1e30)
     small, _ = hw.scaled_dot_product_attention(q * huge, k * huge, v, scale=1e-38)
     assert np.isfinite(small).all()  # q k^T alone would overflow float32
+    large, tiny = np.float32(1e15), np.float32(1e-35)
+    scores = hw.attention_steps(q * large, k * tiny, v, scale=1e25).scores
+    np.testing.assert_allclose(scores, q @ k.T * 1e5, rtol=1e-4)  # q * scale alone would
     np.testing.assert_array_equal(hw.scaled_dot_product_attention(q, k, v, scale=np.float32(0.5))[0].dtype, np.float32)
 
 

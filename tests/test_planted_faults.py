@@ -23,7 +23,7 @@ ATTENTION, SHAPES, MASKS = "core/attention.py", "core/shapes.py", "core/masks.py
 LAYER, SOFTMAX = "layers/multihead.py", "core/softmax.py"
 MASKED = "masked = biased if visible is None else np.where(visible, biased, -np.inf)"
 WEIGHTS = "weights, lse = softmax(masked), logsumexp(masked)"
-SCORES = "_per_head(q * p.computing.type(p.scale), np.swapaxes(k, -1, -2))"
+SCORES = "_scaled(q, np.swapaxes(k, -1, -2), p.computing.type(p.scale))"
 
 FAULTS = {
     "mask after softmax": [
@@ -99,9 +99,7 @@ FAULTS = {
     "float32 inside": [(SHAPES, "computing = computing_dtype(dtype) or FLOAT64", "computing = FLOAT32")],
     "w transposed": [(LAYER, "q, k, v = x @ w_q, x @ w_k, x @ w_v", "q, k, v = x @ w_q, x @ w_k, x @ w_v.T")],
     "w_o forgotten": [(LAYER, "out = merged @ w_o", "out = merged")],
-    "inputs written to": [
-        (ATTENTION, "    scores = _per_head(", "    q *= p.computing.type(1)\n    scores = _per_head(")
-    ],
+    "inputs written to": [(ATTENTION, "    scores = _scaled(", "    q *= p.computing.type(1)\n    scores = _scaled(")],
 }
 
 

@@ -39,7 +39,7 @@ def _attention(p: Problem) -> AttentionSteps:
     q, k, v = (array.astype(p.computing, copy=False) for array in (p.q, p.k, p.v))
     visible = _visible(p)  # (..., H, n_q, n_k), True = may attend; None = everything
 
-    scores = _per_head(q * p.computing.type(p.scale), np.swapaxes(k, -1, -2))  # (..., H, n_q, n_k)
+    scores = _scaled(q, np.swapaxes(k, -1, -2), p.computing.type(p.scale))  # (..., H, n_q, n_k)
     scores = np.broadcast_to(scores, p.scores)
     capped = scores if p.softcap is None else p.softcap * np.tanh(scores / p.softcap)
     biased = capped if p.bias is None else capped + _dense_bias(p)
@@ -55,6 +55,11 @@ def _attention(p: Problem) -> AttentionSteps:
     kept = weights if p.dropout == 0 else _dropped(weights, p)
     out = _weighted_sum(kept, v, visible)  # (..., H, n_q, d_v)
     return AttentionSteps(scores, capped, biased, masked, _cast(weights, p), _cast(out, p), lse)
+
+
+def _scaled(q: Array, k_t: Array, scale: Any) -> Array:
+    """``q k^T * scale``, multiplied where nothing overflows unless the scores themselves do."""
+    return _per_head(q * scale, k_t) if abs(scale) <= 1 else np.multiply(_per_head(q, k_t), scale)
 
 
 def _per_head(a: Array, b: Array) -> Array:

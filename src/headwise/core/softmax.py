@@ -139,8 +139,10 @@ def _divide(numerator: Array, total: Array) -> Array:
 
 
 def _log_total(total: Array, peak: Array) -> Array:
-    """The log-sum-exp; log 0 is -inf, whatever the peak."""
-    return np.where(total == 0, -np.inf, np.log(np.where(total == 0, 1, total)) + peak).astype(total.dtype, copy=False)
+    """The log-sum-exp: log 0 is -inf, whatever the peak; +inf among the scores, whose exponentials are NaN, is +inf."""
+    lse = np.log(np.where(total == 0, 1, total)) + peak
+    lse = np.where(peak == np.inf, np.inf, np.where(total == 0, -np.inf, lse))
+    return lse.astype(total.dtype, copy=False)
 
 
 # -------------------------------------------------------------------------------------- partial softmax

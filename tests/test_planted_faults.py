@@ -85,7 +85,7 @@ FAULTS = {
             f"masked = p.softcap * np.tanh(masked / p.softcap) if p.softcap else masked\n        {WEIGHTS}",
         ),
     ],
-    "-inf in the bias leaks a masked NaN": [(ATTENTION, "    if p.bias is None:\n", "    if True:\n")],
+    "-inf in the bias leaks a masked NaN": [(ATTENTION, "if p.bias is not None else []", "if False else []")],
     "no maximum taken off": [
         (SOFTMAX, "peak = scores.max(axis=-1, initial=-np.inf)", "peak = np.zeros(scores.shape[:-1])")
     ],

@@ -6,6 +6,7 @@ nothing of tiles, threads or speed.
 
 from __future__ import annotations  # numpy.random is loaded when it is used, not when it is named
 
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,10 +41,10 @@ def _attention(p: Problem) -> AttentionSteps:
     visible = _visible(p)  # (..., H, n_q, n_k), True = may attend; None = everything
 
     scores = _scaled(q, np.swapaxes(k, -1, -2), p.computing.type(p.scale))  # (..., H, n_q, n_k)
-    scores = np.broadcast_to(scores, p.scores)
-    capped = scores if p.softcap is None else p.softcap * np.tanh(scores / p.softcap)
-    biased = capped if p.bias is None else capped + _dense_bias(p)
-    masked = biased if visible is None else np.where(visible, biased, -np.inf)
+    scores = np.broadcast_to(scores, p.scores)  # and so up to the weights: v may bring axes of its own
+    capped = scores if p.softcap is None else p.softcap * np.tanh(scores / p.softcap)  # (..., H, n_q, n_k)
+    biased = capped if p.bias is None else capped + _dense_bias(p)  # (..., H, n_q, n_k)
+    masked = biased if visible is None else np.where(visible, biased, -np.inf)  # (..., H, n_q, n_k)
 
     if p.sinks is None:
         weights, lse = softmax(masked), logsumexp(masked)  # (..., H, n_q, n_k), (..., H, n_q)
@@ -52,7 +53,7 @@ def _attention(p: Problem) -> AttentionSteps:
         with_sink = np.concatenate([masked, sink], axis=-1)  # (..., H, n_q, n_k + 1)
         weights, lse = softmax(with_sink)[..., :-1], logsumexp(with_sink)
 
-    kept = weights if p.dropout == 0 else _dropped(weights, p)
+    kept = weights if p.dropout == 0 else _dropped(weights, p)  # (..., H, n_q, n_k)
     out = _weighted_sum(kept, v, visible)  # (..., H, n_q, d_v)
     return AttentionSteps(scores, capped, biased, masked, _cast(weights, p), _cast(out, p), lse)
 
@@ -76,20 +77,14 @@ def _per_head(a: Array, b: Array) -> Array:
 
 def _visible(p: Problem) -> Array | None:
     """Where mask, causal and ``-inf`` in the bias all let a query attend."""
-    rules = [as_mask(p.mask)] if p.mask is not None else []
-    rules += [causal_rule()] if p.causal else []
-    visible: Array | None = None
-    for rule in rules:
-        seen = rule.dense(p.scores)
-        visible = seen if visible is None else np.logical_and(visible, seen)
-    if p.bias is None:
-        return visible
-    finite = np.broadcast_to(_dense_bias(p) != -np.inf, p.scores)
-    return finite if visible is None else np.logical_and(visible, finite)
+    parts = [as_mask(p.mask).dense(p.scores)] if p.mask is not None else []
+    parts += [causal_rule().dense(p.scores)] if p.causal else []
+    parts += [np.broadcast_to(_dense_bias(p) != -np.inf, p.scores)] if p.bias is not None else []
+    return reduce(np.logical_and, parts) if parts else None
 
 
 def _dense_bias(p: Problem) -> Array:
-    dense = p.bias.dense(p.scores) if isinstance(p.bias, Alibi) else p.bias
+    dense = p.bias if isinstance(p.bias, np.ndarray) else p.bias.dense(p.scores)
     return np.asarray(dense, p.computing)
 
 

@@ -16,16 +16,18 @@ from headwise.core.shapes import (
     Array,
     Fault,
     Faults,
+    FitsScores,
     PerItem,
     Shape,
     batch_axes,
     brief,
     broadcast_all,
-    given_as,
     integer,
     item_integers,
     mask_misfits,
     plain_array,
+    score_shape,
+    shown,
     words,
 )
 
@@ -88,7 +90,7 @@ class Mask:
         >>> print(causal().tile((4, 4), (), (0, 2), (2, 4)), causal().tile((4, 4), (), (2, 4), (0, 2)))
         False True
         """
-        scores = _fitted("Mask.tile", self, shape)
+        scores = score_shape("Mask.tile", self, shape)
         faults = Faults("Mask.tile")
         spans = [_span(faults, "rows", rows, scores[-2]), _span(faults, "cols", cols, scores[-1])]
         index = _index(faults, lead, scores[:-2])
@@ -118,7 +120,7 @@ class Mask:
         Returns
         -------
         ndarray of bool, of that shape
-            True = may attend. Read-only where axes are stretched.
+            True = may attend. Read-only: nothing is copied where axes are stretched.
 
         Raises
         ------
@@ -132,7 +134,7 @@ class Mask:
          [1 1 0]
          [0 1 1]]
         """
-        scores = _fitted("Mask.dense", self, shape)
+        scores = score_shape("Mask.dense", self, shape)
         return np.broadcast_to(self._at(scores, None, slice(0, scores[-2]), slice(0, scores[-1])), scores)
 
     def show(self, n_q: int, n_k: int) -> str:
@@ -165,7 +167,7 @@ class Mask:
         faults = Faults("Mask.show")
         sizes = (integer(faults, "n_q", n_q, 0), integer(faults, "n_k", n_k, 0))
         faults.raise_any()
-        scores = _fitted("Mask.show", self, (*_own_lead(self), *sizes))
+        scores = score_shape("Mask.show", self, (*_own_lead(self), *sizes))
         return _picture(self, scores)
 
     def __and__(self, other: Any) -> "Mask":
@@ -614,12 +616,14 @@ def causal_mask(n: int) -> Array:
     faults = Faults("causal_mask")
     size = integer(faults, "n", n, 0, "a number of tokens", most=2**31)
     faults.raise_any()
-    return np.tri(size, dtype=bool)
+    mask = np.empty((size, size), bool)  # first of all, so that what memory does not hold fails at once
+    i = np.arange(size)
+    return np.less_equal(i, i[:, None], out=mask)
 
 
-def as_mask(mask: Any) -> Mask:
+def as_mask(mask: Any) -> FitsScores:
     """A Mask as it is, a (checked) bool array as one."""
-    return mask if isinstance(mask, Mask) else _Given(np.asarray(mask))
+    return mask if isinstance(mask, FitsScores) else _Given(np.asarray(mask))
 
 
 # -------------------------------------------------------------------------------------------- helpers
@@ -671,23 +675,6 @@ def _operand(faults: Faults, side: Any) -> Mask:
     return _Given(given.copy())  # ours: a caller who changes theirs later does not change the mask
 
 
-def _fitted(function: str, mask: Mask, shape: Any) -> Shape:
-    """The score shape as a tuple of ints, once the mask is known to fit it."""
-    faults = Faults(function)
-    try:
-        scores = tuple(operator.index(size) for size in shape)
-    except TypeError:
-        faults.type("shape", "a score shape (..., n_q, n_k)", given_as(shape))
-        scores = ()
-        faults.raise_any()
-    if len(scores) < 2 or min(scores) < 0:
-        faults.value("shape", "a score shape (..., n_q, n_k)", words(scores))
-    else:
-        faults.found += mask.misfits(scores)
-    faults.raise_any()
-    return scores
-
-
 def _span(faults: Faults, name: str, span: Any, n: int) -> slice:
     """The rows or columns of a tile as a slice of ints."""
     ends = (span.start, span.stop) if isinstance(span, slice | range) else span
@@ -697,7 +684,7 @@ def _span(faults: Faults, name: str, span: Any, n: int) -> slice:
         first, stop = 1, 0  # no pair of integers: no span either
     if getattr(span, "step", None) in (None, 1) and 0 <= first <= stop <= n:
         return slice(first, stop)
-    faults.value(name, f"(first, stop) with 0 <= first <= stop <= {n}", str(span))
+    faults.value(name, f"(first, stop) with 0 <= first <= stop <= {n}", shown(span))
     return slice(0, 0)
 
 
@@ -707,7 +694,7 @@ def _index(faults: Faults, lead: Any, axes: Shape) -> Shape:
         index = tuple(operator.index(i) for i in lead)
         got = words(index)
     except TypeError:
-        index, got = (-1,) * max(1, len(axes)), str(lead)
+        index, got = (-1,) * max(1, len(axes)), shown(lead)
     if len(index) != len(axes) or any(not 0 <= i < n for i, n in zip(index, axes, strict=True)):
         faults.value("lead", f"an index into the leading axes {words(axes)}", got)
     return index

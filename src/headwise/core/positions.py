@@ -16,6 +16,7 @@ from headwise.core.shapes import (
     integer,
     item_integers,
     per_head_misfits,
+    score_shape,
     words,
 )
 
@@ -88,8 +89,9 @@ class Alibi:
         bias: Array = -slopes * distance
         return bias
 
-    def dense(self, scores: Shape) -> Array:
-        """The bias of all queries and keys: float64, broadcasting to the score shape."""
+    def dense(self, shape: Shape) -> Array:
+        """The bias of all queries and keys: float64, broadcasting to the score shape, which it must fit."""
+        scores = score_shape("Alibi.dense", self, shape)
         return self.tile(scores, None, slice(0, scores[-2]), slice(0, scores[-1]))
 
     def __repr__(self) -> str:

@@ -69,6 +69,8 @@ class FitsScores(Protocol):
 
     def misfits(self, scores: Shape) -> list[Fault]: ...
 
+    def dense(self, shape: Shape) -> Array: ...
+
 
 # --------------------------------------------------------------------------------- shapes and letters
 def words(shape: Shape) -> str:
@@ -76,9 +78,17 @@ def words(shape: Shape) -> str:
     return str(tuple(int(size) for size in shape))
 
 
+def shown(value: Any) -> str:
+    """The beginning of a value's repr, on one line."""
+    try:
+        return " ".join(repr(value).split())[:60]
+    except Exception:  # a number of more digits than Python prints, a repr that fails
+        return "(not printable)"
+
+
 def given_as(value: Any) -> str:
     """The type and the beginning of a value as it is written in an error, on one line."""
-    return f"{type(value).__name__} {' '.join(repr(value).split())[:60]}"
+    return f"{type(value).__name__} {shown(value)}"
 
 
 def letters(scores: Shape) -> str:
@@ -191,6 +201,8 @@ def real(faults: Faults, name: str, value: Any, expected: str) -> float | None:
     """``value`` as a float, or None with the fault noted. An array of no axes counts as a number."""
     if isinstance(value, np.ndarray) and value.ndim == 0:
         value = value[()]
+    if isinstance(value, np.generic) and value.dtype.name == "bfloat16":
+        value = float(value)  # NumPy's own are numbers.Real, this one does not say so
     if isinstance(value, bool | np.bool_) or not isinstance(value, numbers.Real):
         faults.type(name, expected, given_as(value))
         return None
@@ -271,6 +283,22 @@ def _fitted(faults: Faults, name: str, given: FitsScores, scores: Shape | None) 
     elif scores is not None:
         faults.found += given.misfits(scores)
     return given
+
+
+def score_shape(function: str, given: FitsScores, shape: Any) -> Shape:
+    """A score shape as a tuple of ints, once a mask or bias is known to fit it."""
+    faults = Faults(function)
+    try:
+        scores = tuple(operator.index(size) for size in shape)
+    except TypeError:
+        faults.type("shape", "a score shape (..., n_q, n_k)", given_as(shape))
+        faults.raise_any()
+    if len(scores) < 2 or min(scores) < 0:
+        faults.value("shape", "a score shape (..., n_q, n_k)", words(scores))
+    else:
+        faults.found += given.misfits(scores)
+    faults.raise_any()
+    return scores
 
 
 def _mask(faults: Faults, mask: Any, scores: Shape | None) -> Any:
@@ -489,7 +517,7 @@ def item_integers(faults: Faults, name: str, values: Any, axis: str = "", low: i
     given = plain_array(faults, name, values)
     if given is None:
         return PerItem(name, np.zeros(1, np.int64), axis)
-    if given.dtype.kind not in "iu":
+    if given.dtype.kind not in "iu" and given.size:
         faults.type(name, "integers", f"dtype {given.dtype}", f"pass np.asarray({name}, dtype=np.int64)")
         given = np.zeros(1, np.int64)
     elif axis and given.ndim == 0:

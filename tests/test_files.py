@@ -327,7 +327,7 @@ def test_a_file_that_changes_while_it_is_read(
         read_arrays(tmp_path)
 
 
-@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="everything is readable here")
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="root may read everything: run as another user")
 def test_a_file_without_leave_to_read(tmp_path: Path) -> None:
     (tmp_path / "in.npz").write_bytes(STORED)
     (tmp_path / "in.npz").chmod(0)

@@ -813,6 +813,15 @@ def test_the_limits_of_the_computing_dtype_are_within(dtype: Any) -> None:
         np.testing.assert_allclose(out, 1, rtol=1e-6)
 
 
+def test_what_cannot_be_printed_is_refused_all_the_same() -> None:
+    with pytest.raises(TypeError, match=r"scale: expected None .* or a finite number, got list \(not printable\)"):
+        attend(scale=[10**5000])
+
+
+def test_a_bfloat16_number_is_a_number() -> None:
+    np.testing.assert_array_equal(attend(scale=BF16.type(0.5))[0], attend(scale=0.5)[0])
+
+
 @pytest.mark.parametrize("dtype", [F16, F32, F64], ids=["float16", "float32", "float64"])
 @pytest.mark.parametrize("scale", [1e-46, 5e-324, 0, -1e-46])
 def test_a_tiny_scale_is_right_whatever_the_callers_error_state(scale: float, dtype: Any) -> None:

@@ -31,7 +31,8 @@ def lines(steps):
 )
 def test_the_print_names_letters_and_shapes(lead, letters):
     shown = lines(hw.attention_steps(*qkv(*lead)))
-    assert list(shown) == ["scores", "capped", "biased", "masked", "weights", "out", "lse"]
+    names = ["scores", "capped", "biased", "masked", "weights", "out", "lse"]
+    assert list(shown) == [*names, *(["numbers:"] if lead else [])]
     assert all(f"{name:8} {letters}  " in shown[name] for name in list(shown)[:5])
     assert letters.replace("n_k", "d_v").replace("3)", "7)") in shown["out"]
     assert letters.replace(", n_k", "").replace(", 3)", "" if lead else ",") in shown["lse"].replace("(2,)", "(2,")
@@ -52,17 +53,16 @@ def test_the_print_says_which_steps_were_not_asked_for():
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({}, "rows sum to 1 "),
-        ({"mask": np.array([[True, True, True], [False, False, False]])}, "rows sum to 0 to 1 "),
-        ({"sinks": [50.0]}, "rows sum to 1"),
+        ({}, "rows sum to 1$"),
+        (
+            {"mask": np.array([[True, True, True], [False, False, False]])},
+            "rows sum to 1, or to 0 where no key is seen$",
+        ),
+        ({"sinks": [50.0]}, r"rows sum to \d\.\d+e-\d+ to \d\.\d+e-\d+, the rest is the sinks'$"),
     ],
 )
 def test_the_print_says_what_rows_sum_to(options, said):
-    text = lines(hw.attention_steps(*qkv(), **options))["weights"]
-    if "sinks" in options:
-        assert re.search(r"rows sum to \d\.\d+e-\d+ to ", text)
-    else:
-        assert said in text
+    assert re.search(said, lines(hw.attention_steps(*qkv(), **options))["weights"])
 
 
 def test_the_print_of_nan_empty_half_and_large():
@@ -70,8 +70,21 @@ def test_the_print_of_nan_empty_half_and_large():
     assert "some rows NaN" in str(hw.attention_steps(q * np.nan, k, v))
     assert "no rows" in str(hw.attention_steps(q[:0], k, v))
     assert "(empty)" in str(hw.attention_steps(q[:0], k, v))
-    assert "rows sum to 1 " in str(hw.attention_steps(*(x.astype(np.float16) for x in qkv(n_k=400))))
-    assert "]] ..." in str(hw.attention_steps(*qkv(n_q=11, n_k=13)))
+    assert "rows sum to 1\n" in str(hw.attention_steps(*(x.astype(np.float16) for x in qkv(n_k=400))))
+    assert ", ..., " in str(hw.attention_steps(*qkv(n_q=11, n_k=13)))
+    assert "e-11" in str(hw.attention_steps(q, k, v * 1e-10)).split("\nout ")[1].split("\nlse")[0]
+    assert max(map(len, str(hw.attention_steps(*qkv(2, 3, n_q=11, n_k=13), causal=True)).splitlines())) <= 90
+
+
+def test_bias_without_minus_inf_masks_nothing():
+    shown = lines(hw.attention_steps(*qkv(), bias=np.ones((2, 3))))
+    assert shown["masked"].endswith("as biased: no mask")
+    shown = lines(hw.attention_steps(*qkv(), bias=[[0.0, 0.0, -np.inf]]))
+    assert shown["masked"].endswith("-inf where masked")
+
+
+def test_a_print_and_its_repr_are_one():
+    q, k, v = qkv()
     assert repr(hw.attention_steps(q, k, v)) == str(hw.attention_steps(q, k, v))
 
 

@@ -189,11 +189,21 @@ def test_values_that_are_not_finite_are_counted(folder: Path, capsys: Capture) -
     assert re.search(r"^out +5 of 390 not finite, from ", capsys.readouterr().out, re.MULTILINE)
 
 
-def test_force_replaces_the_target_even_where_it_is_the_input(folder: Path) -> None:
+def test_force_replaces_the_target(folder: Path) -> None:
     assert main(["attend", "in.npz", "-o", "old.npz", "--force"]) == 0
     assert files.array_names("old.npz") == ["out"]
-    assert main(["attend", "in.npz", "-o", "in.npz", "--force"]) == 0
-    assert files.array_names("in.npz") == ["out"]
+
+
+def test_lengths_and_sinks_of_the_file_are_used(folder: Path) -> None:
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((2, 3, 5, 7)) for _ in range(3))
+    np.savez("more.npz", q=q, k=k, v=v, lengths=[3, 0], sinks=[0.5, 1.0, -1.0], mask=np.tri(5, dtype=bool))
+    assert main(["attend", "more.npz", "-o", "out.npz", "--window", "2,-", "--weights"]) == 0
+    mask = masks.lengths([3, 0]) & np.tri(5, dtype=bool) & masks.window(2, None)
+    out, weights = hw.scaled_dot_product_attention(q, k, v, mask, sinks=[0.5, 1.0, -1.0])
+    found = files.read_arrays("out.npz")
+    np.testing.assert_array_equal(found["out"], out)
+    np.testing.assert_array_equal(found["weights"], weights)
 
 
 # -------------------------------------------------------------------------------------------- info
@@ -270,6 +280,9 @@ def make_hostile(folder: Path) -> None:
     np.savez("object.npz", **(qkv() | {"v": np.array([{}])}), allow_pickle=True)
     np.savez("complex.npz", **(qkv() | {"q": np.ones((2, 3, 5, 7), complex)}))
     np.savez("mask.npz", **qkv(), mask=np.ones((5, 11), int))
+    np.savez("lengths.npz", **qkv(), lengths=[3.0, 5.0])
+    np.savez("longer.npz", **qkv(), lengths=[3, 1000])
+    np.savez("sinks.npz", **qkv(), sinks=np.zeros(99))
     np.save("one.npy", np.ones(3))
     for name, data in (("liar", lying("(1000000, 1000000, 8)", b"1234")), ("negative", lying("(-1, -4)", b"1234"))):
         Path(name).mkdir()
@@ -299,9 +312,17 @@ HOSTILE: list[tuple[list[str], str]] = [
     (["a\nb.npz"], r"a\\nb\.npz: expected an undamaged file"),
     (["."], r"\.: expected arrays q, k, v; missing q, k, v; found one$"),
     (["pipe.npz"], r"pipe\.npz: expected a file, got a named pipe"),
-    (["in.npz", "-o", "old.npz"], r"old\.npz: expected a new name, got one that exists; name another, or --force"),
+    (
+        ["in.npz", "-o", "old.npz"],
+        r"old\.npz: expected a new name, got one that exists; name another, or replace it by --force",
+    ),
     (["cut.npz", "-o", "old.npz"], r"old\.npz: expected a new name, got one that exists"),  # before any work
-    (["in.npz", "-o", "in.npz"], r"in\.npz: expected a new name, got one that exists"),
+    (["in.npz", "-o", "in.npz"], r"in\.npz: expected another file than the input, got the input itself; name another"),
+    (["in.npz", "-o", "in.npz", "--force"], r"in\.npz: expected another file than the input, got the input itself"),
+    (["in.npz", "--scale", "1e300"], r"in\.npz: scale: expected .* finite in float32, got 1e\+300"),
+    (["lengths.npz"], r"lengths\.npz: lengths: expected integers, got dtype float64"),
+    (["longer.npz"], r"longer\.npz: lengths: expected at most n_k = \d+, got 1000"),
+    (["sinks.npz"], r"sinks\.npz: sinks: expected one number per head, shape \(H,\) = \(\d+,\), got \(99,\)"),
     (["in.npz", "-o", "liar", "--force"], r"liar: expected a name that ends in \.npz"),
     (["in.npz", "-o", "none/out.npz"], r"none/out\.npz: expected an existing folder, got 'none'"),
     (["in.npz", "-o", "pipe.npz", "--force"], r"pipe\.npz: expected a file, got a named pipe"),

@@ -470,7 +470,12 @@ def test_per_item_arrays_that_do_not_fit(
     [
         (bools(3, 2), (2, 3), "(n_q, n_k) = (2, 3)", ARRAY_REMEDY),
         (bools(1, 2, 3), (2, 3), "(n_q, n_k) = (2, 3)", ARRAY_REMEDY),
-        (bools(5, 3), (5, 2, 3), "(H, n_q, n_k) = (5, 2, 3)", "one row of keys per item is masks.keys(valid)"),
+        (
+            bools(5, 3),
+            (5, 2, 3),
+            "(H, n_q, n_k) = (5, 2, 3)",
+            "one row of keys per item is masks.keys(valid), or as an array mask[..., None, :]",
+        ),
         (
             bools(7, 2, 3),
             (7, 5, 2, 3),
@@ -511,7 +516,7 @@ def test_lengths_of_no_items() -> None:
 INTEGERS = "expected integers, got dtype {}; pass np.asarray({}, dtype=np.int64)"
 MAKER_TYPES: list[tuple[Callable[[], Any], str]] = [
     (lambda: masks.causal(0.0), "masks.causal: offset: " + INTEGERS.format("float64", "offset")),
-    (lambda: masks.causal([True]), "masks.causal: offset: " + INTEGERS.format("bool", "offset")),
+    (lambda: masks.causal([True]), "masks.causal: offset: " + "expected integers, got dtype bool"),
     (lambda: masks.causal("upper"), "masks.causal: offset: " + INTEGERS.format("<U5", "offset")),
     (lambda: masks.causal(10**30), "masks.causal: offset: " + INTEGERS.format("object", "offset")),
     (lambda: masks.window(1.0, 0), "masks.window: left: expected None (unlimited) or a number of keys, got float 1.0"),
@@ -528,8 +533,8 @@ MAKER_TYPES: list[tuple[Callable[[], Any], str]] = [
         "  offset: " + INTEGERS.format("float64", "offset"),
     ),
     (lambda: masks.lengths([1.0]), "masks.lengths: lengths: " + INTEGERS.format("float64", "lengths")),
-    (lambda: masks.lengths([True]), "masks.lengths: lengths: " + INTEGERS.format("bool", "lengths")),
-    (lambda: masks.lengths(None), "masks.lengths: lengths: " + INTEGERS.format("object", "lengths")),
+    (lambda: masks.lengths([True]), "masks.lengths: lengths: " + "expected integers, got dtype bool"),
+    (lambda: masks.lengths(None), "masks.lengths: lengths: expected an array, got None"),
     (
         lambda: masks.lengths(np.ma.array([1])),
         (
@@ -887,7 +892,11 @@ OWN = "the query's own position"
     ("mask", "text"),
     [
         (masks.causal(), f"keys up to {OWN}"),
-        (masks.causal(5), f"keys up to {OWN}"),
+        (masks.causal(5), "keys up to position i + 5"),
+        (masks.causal(0), "keys up to position i"),
+        (masks.causal(-2), "keys up to position i - 2"),
+        (masks.causal([1, 2]), "keys up to position i + the item's offset"),
+        (masks.window(2, 1, offset=3), "keys from 2 before position i + 3 up to 1 after it"),
         (masks.window(None, None), "all keys"),
         (masks.window(None, 0), f"keys up to {OWN}"),
         (masks.window(None, 3), f"keys up to 3 after {OWN}"),

@@ -151,7 +151,9 @@ def test_steps_are_those_of_the_call():
     np.testing.assert_array_equal(steps.q_heads, split_heads(steps.q, 3))
     np.testing.assert_array_equal(steps.k_heads, split_heads(x @ layer.w_k, 3))
     np.testing.assert_array_equal(steps.v_heads, split_heads(x @ layer.w_v, 3))
-    np.testing.assert_array_equal(steps.merged, merge_heads(steps.attention.out))
+    np.testing.assert_array_equal(steps.merged, merge_heads(steps.heads))
+    for printed, field in (("scores", "scores"), ("masked", "masked"), ("weights", "weights"), ("heads", "out")):
+        assert getattr(steps, printed) is getattr(steps.attention, field)
 
 
 def test_the_print_names_every_shape():
@@ -172,7 +174,8 @@ def test_the_print_names_every_shape():
         "merged",
         "out",
     ]
-    assert [line.split()[0] for line in text.splitlines() if not line.startswith(" ")] == names
+    assert [line.split()[0] for line in text.splitlines() if not line.startswith(" ")] == [*names, "numbers:"]
+    assert text.endswith("numbers: of the first item and head")
     assert "(B, n, d_model) = (2, 5, 6)" in text
     assert "q_heads  (B, H, n, d_head) = (2, 3, 5, 2)  q split: reshape, then transpose" in text
     assert "(B, H, n, n) = (2, 3, 5, 5)" in text

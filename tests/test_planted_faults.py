@@ -85,7 +85,9 @@ FAULTS = {
             f"masked = p.softcap * np.tanh(masked / p.softcap) if p.softcap else masked\n        {WEIGHTS}",
         ),
     ],
-    "-inf in the bias leaks a masked NaN": [(ATTENTION, "if p.bias is not None else []", "if False else []")],
+    "-inf in the bias leaks a masked NaN": [
+        (ATTENTION, "hidden = None if p.bias is None else", "hidden = None if True else")
+    ],
     "no maximum taken off": [
         (SOFTMAX, "peak = scores.max(axis=-1, initial=-np.inf)", "peak = np.zeros(scores.shape[:-1])")
     ],

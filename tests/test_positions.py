@@ -251,7 +251,7 @@ def test_what_fits(shape: tuple[int, ...]) -> None:
             None,
             None,
             TypeError,
-            f"alibi: slopes: expected {REAL}, got dtype object; pass np.asarray(slopes, dtype=np.float64)",
+            "alibi: slopes: expected an array, got None",
         ),
         (
             [1j],
@@ -281,7 +281,7 @@ def test_what_fits(shape: tuple[int, ...]) -> None:
             (
                 "alibi: 2 arguments do not fit\n"
                 "  slopes: expected one number per head, shape (H,), got ()\n"
-                "  offset: expected integers, got dtype bool; pass np.asarray(offset, dtype=np.int64)"
+                "  offset: expected integers, got dtype bool"
             ),
         ),
     ],

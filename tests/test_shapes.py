@@ -162,10 +162,7 @@ SHAPE_ERRORS: dict[str, tuple[tuple[Any, ...], str]] = {
     ),
     "three axes, heads differ": (
         (ones(11, 2, 3), ones(2, 5, 3), ones(2, 5, 7)),
-        (
-            "k and v: expected a first axis of 11 as in q, or 1, got k (2, 5, 3), v (2, 5, 7); "
-            "grouped heads need a batch axis: q[None], k[None], v[None]"
-        ),
+        ("k and v: expected a first axis of 11 as in q, or 1, got k (2, 5, 3), v (2, 5, 7)"),
     ),
     "three axes, grouped heads": (
         (ones(4, 2, 3), ones(2, 5, 3), ones(2, 5, 7)),
@@ -231,14 +228,14 @@ SHAPE_ERRORS: dict[str, tuple[tuple[Any, ...], str]] = {
         (ones(11, 2, 3), ones(11, 5, 3), ones(11, 5, 7), ones(11, 5, dtype=bool)),
         (
             "mask: expected a shape that broadcasts to (H, n_q, n_k) = (11, 2, 5), got (11, 5); "
-            "one row of keys per item is masks.keys(valid)"
+            "one row of keys per item is masks.keys(valid), or as an array mask[..., None, :]"
         ),
     ),
     "mask of keys per item, four axes": (
         (ones(11, 1, 2, 3), ones(11, 1, 5, 3), ones(11, 1, 5, 7), ones(11, 5, dtype=bool)),
         (
             "mask: expected a shape that broadcasts to (B, H, n_q, n_k) = (11, 1, 2, 5), got (11, 5); "
-            "one row of keys per item is masks.keys(valid)"
+            "one row of keys per item is masks.keys(valid), or as an array mask[..., None, None, :]"
         ),
     ),
     "mask without an axis for heads, five axes": (
@@ -282,10 +279,7 @@ def test_transposed_keys_are_recognised_and_the_values_not_blamed(lead: tuple[in
 
 @pytest.mark.parametrize("q", [ones(2, 3), ones(1, 2, 3)])
 def test_keys_and_values_that_do_not_fit_each_other_are_not_told_to_follow_q(q: Any) -> None:
-    text = (
-        "k and v: expected one size on their first axes, or 1, got k (11, 5, 3), v (13, 5, 7); "
-        "grouped heads need a batch axis: q[None], k[None], v[None]"
-    )
+    text = "k and v: expected one size on their first axes, or 1, got k (11, 5, 3), v (13, 5, 7)"
     with pytest.raises(ValueError, match=exactly(SDPA + text)):
         attend(q, ones(11, 5, 3), ones(13, 5, 7))
 
@@ -410,7 +404,7 @@ NOT_REAL: dict[str, tuple[Any, str]] = {
     "strings": ([["a", "bc"]], unreal("<U2")),
     "string": ("abc", unreal("<U3")),
     "bytes": (b"abc", unreal("|S3")),
-    "None": (None, unreal("object")),
+    "None": (None, "q: expected an array, got None"),
     "datetime": (np.zeros((2, 3), "M8[D]"), unreal("datetime64[D]")),
     "timedelta": (np.zeros((2, 3), "m8[s]"), unreal("timedelta64[s]")),
     "structured": (np.zeros((2, 3), [("a", "f8")]), unreal("[('a', '<f8')]")),
@@ -553,10 +547,7 @@ MASK_TYPES: dict[str, tuple[Any, str]] = {
     ),
     "string": (
         "causal",
-        (
-            "mask: expected bool, True = may attend, got dtype <U6; "
-            "pass mask.astype(bool) if nonzero means may attend, or bias=mask if it is to be added to the scores"
-        ),
+        ("mask: expected a bool array or a Mask, got str 'causal'; causal=True, or a mask of headwise.masks"),
     ),
     "masked": (
         np.ma.array(np.ones((2, 5), bool)),
@@ -819,7 +810,7 @@ def test_what_cannot_be_printed_is_refused_all_the_same() -> None:
 
 
 def test_a_bfloat16_number_is_a_number() -> None:
-    np.testing.assert_array_equal(attend(scale=BF16.type(0.5))[0], attend(scale=0.5)[0])
+    np.testing.assert_array_equal(attend(scale=ml_dtypes.bfloat16(0.5))[0], attend(scale=0.5)[0])
 
 
 @pytest.mark.parametrize("dtype", [F16, F32, F64], ids=["float16", "float32", "float64"])
@@ -856,7 +847,7 @@ def test_causal_is_a_bool(causal: Any) -> None:
 
 
 def test_long_values_are_cut_short() -> None:
-    with pytest.raises(TypeError, match=r"got str '" + "x" * 59 + "$"):
+    with pytest.raises(TypeError, match=r"got str '" + "x" * 56 + r"\.\.\.$"):
         attend(scale="x" * 1000)
 
 
@@ -1037,7 +1028,7 @@ def test_item_integers_are_int64(values: Any) -> None:
     ("values", "text"),
     [
         ([1.0], "f: x: expected integers, got dtype float64; pass np.asarray(x, dtype=np.int64)"),
-        ([True], "f: x: expected integers, got dtype bool; pass np.asarray(x, dtype=np.int64)"),
+        ([True], "f: x: expected integers, got dtype bool"),
         (["1"], "f: x: expected integers, got dtype <U1; pass np.asarray(x, dtype=np.int64)"),
         (
             np.ma.array([1]),

@@ -161,7 +161,7 @@ VALUES = [
 ]
 TYPES = [
     ("ab", -1, f"x: expected {REAL}, got dtype <U2; pass np.asarray(x, dtype=np.float64)"),
-    (None, -1, f"x: expected {REAL}, got dtype object; pass np.asarray(x, dtype=np.float64)"),
+    (None, -1, "x: expected an array, got None"),
     (
         [1j],
         -1,

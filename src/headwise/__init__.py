@@ -1,4 +1,4 @@
-"""Attention for NumPy: a definition you can read, and checks that name the mistake."""
+"""Attention for NumPy: a definition you can read, with every rule written down and tested."""
 
 from headwise.core import masks
 from headwise.core.attention import AttentionSteps, attention_steps, scaled_dot_product_attention

@@ -107,7 +107,8 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_attend(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("input", metavar="IN", help=".npz file or folder of .npy files: q, k, v, optionally mask, bias")
+    arrays = f"q, k, v, optionally {', '.join(demo.OPTIONAL)}; other names are not used"
+    parser.add_argument("input", metavar="IN", help=f".npz file or folder of .npy files: {arrays}")
     parser.add_argument("-o", "--output", metavar="OUT", help=".npz file to write out (and weights) to")
     parser.add_argument("--causal", action="store_true", help="query i sees key j when j <= i + n_k - n_q")
     parser.add_argument(
@@ -144,7 +145,10 @@ def _demo_text(result: demo.Demo, look: console.Look) -> str:
     title = f"Heads{causal}: means over queries; strongest pair besides a token itself and the first"
     columns = ("head", "entropy, bits", "", "strongest pair", "weight", "itself", "previous", "first")
     drawn = f"Head {head.head}{causal}: the weights of each query (row) on each key (column)"
-    ends = [("largest difference from the reference weights", difference), ("time", console.duration(result.seconds))]
+    ends = [
+        ("largest difference from the reference weights", difference),
+        ("time of the attention", console.duration(result.seconds)),
+    ]
     return "\n\n".join(
         [
             console.facts(about, look),
@@ -169,7 +173,7 @@ def _run_attend(options: argparse.Namespace) -> str:
     if output is None and options.force:
         raise _UsageError("--force: expected -o OUT with it, got none; see headwise attend -h")
     if output is not None:
-        check_target(output, force=options.force)
+        check_target(output, force=options.force, source=options.input)
     chosen = {name: getattr(options, name) for name in ("causal", "window", "scale", "softcap")}
     try:
         result = demo.attend(options.input, **chosen)

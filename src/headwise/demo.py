@@ -4,11 +4,13 @@ import importlib.metadata
 import importlib.resources
 import json
 import math
+import operator
 import platform
 import re
 import time
 import tracemalloc
 from collections.abc import Mapping
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +23,7 @@ from headwise.core.shapes import Array, letters, problem
 from headwise.files import FileError, PathLike, array_names, physical_memory, read_arrays, shown
 
 PRONOUNS = 3  # the head of the sample that is shown unasked: its pronouns look at the name they stand for
+OPTIONAL = ("mask", "bias", "lengths", "sinks")  # what `attend` uses of a file besides q, k and v
 _HELD = 6  # arrays of the size of the scores that the definition holds at once: 4 to 7 were measured
 
 
@@ -167,7 +170,7 @@ class Figures(NamedTuple):
 class Attended(NamedTuple):
     """The definition run on arrays from a file."""
 
-    arrays: dict[str, Array]  # those used, by name: q, k, v, and mask and bias where the file has them
+    arrays: dict[str, Array]  # those used, by name: q, k, v, and of OPTIONAL what the file has
     ignored: list[str]  # further arrays of the file
     out: Array  # (..., H, n_q, d_v)
     weights: Array  # (..., H, n_q, n_k)
@@ -202,7 +205,8 @@ def attend(
     Parameters
     ----------
     path : str or path-like
-        An .npz file, or a folder of .npy files, with q, k, v and optionally mask (bool, True = may attend) and bias.
+        An .npz file, or a folder of .npy files, with q, k, v and optionally mask (bool, True = may attend), bias,
+        lengths (real keys of each item) and sinks. Arrays of other names are not used.
     causal : bool
         As for `scaled_dot_product_attention`.
     window : (int or None, int or None), optional
@@ -221,15 +225,14 @@ def attend(
         The file cannot be read, its arrays do not fit together or the options, or the scores do not fit in memory;
         one line, which begins with the file.
     """
-    arrays = read_arrays(path, ["q", "k", "v"], optional=["mask", "bias"])
+    arrays = read_arrays(path, ["q", "k", "v"], optional=OPTIONAL)
     ignored = [name for name in array_names(path) if name not in arrays]
-    options = {"causal": causal, "bias": arrays.get("bias"), "scale": scale, "softcap": softcap}
+    options: dict[str, Any] = {name: arrays.get(name) for name in ("mask", "bias", "sinks")}
+    options |= {"causal": causal, "scale": scale, "softcap": softcap}
+    _check(path, arrays, options)  # the file's own mask first, in its own words
+    options["mask"] = _whole_mask(path, arrays, window)
     _check(path, arrays, options)
-    mask: Any = arrays.get("mask")
-    if window is not None:
-        band = masks.window(*window)
-        mask = band if mask is None else band & mask
-    (out, weights), seconds, peak = _measured(arrays["q"], arrays["k"], arrays["v"], mask, options)
+    (out, weights), seconds, peak = _measured(arrays["q"], arrays["k"], arrays["v"], options)
     return Attended(arrays, ignored, out, weights, figures(out), seconds, peak)
 
 
@@ -240,18 +243,29 @@ def array_letters(name: str, shape: tuple[int, ...]) -> str:
     ('(B, G, n_k, d_k)', '(n_k)')
     """
     if len(shape) < 2:
-        return "(n_k)" if shape else "()"
+        return {"lengths": "(B)", "sinks": "(H)"}.get(name, "(n_k)") if shape else "()"
     tails = {"q": "n_q, d_k", "k": "n_k, d_k", "v": "n_k, d_v", "out": "n_q, d_v"}
     named = letters(shape).replace("n_q, n_k", tails.get(name, "n_q, n_k"))
     return named.replace("H", "G") if name in ("k", "v") and len(shape) > 3 else named
 
 
+def _whole_mask(path: PathLike, arrays: Mapping[str, Array], window: tuple[int | None, int | None] | None) -> Any:
+    """The file's mask and lengths and the window, intersected; None where there is none of them."""
+    rules: list[Any] = [] if window is None else [masks.window(*window)]
+    if "lengths" in arrays:
+        try:
+            rules.append(masks.lengths(arrays["lengths"]))
+        except (TypeError, ValueError) as error:
+            raise FileError(f"{shown(path, 1000)}: {str(error).partition(': ')[2]}") from error
+    rules += [arrays["mask"]] if "mask" in arrays else []
+    return reduce(operator.and_, rules) if rules else None
+
+
 def _check(path: PathLike, arrays: Mapping[str, Array], options: Mapping[str, Any]) -> None:
     """Word what does not fit as a fault of the file, and refuse scores that no memory here holds."""
     where = shown(path, 1000)
-    given = {"sinks": None, "dropout": 0.0, "rng": None, "mask": arrays.get("mask"), **options}
     try:
-        p = problem(where, arrays["q"], arrays["k"], arrays["v"], **given)
+        p = problem(where, arrays["q"], arrays["k"], arrays["v"], **options, dropout=0.0, rng=None)
     except (TypeError, ValueError) as error:
         first, *rest = str(error).splitlines()
         text = f"{first}: {'; '.join(map(str.strip, rest))}" if rest else first
@@ -263,9 +277,7 @@ def _check(path: PathLike, arrays: Mapping[str, Array], options: Mapping[str, An
         raise FileError(f"{where}: q and k: expected {expected}, got {got}; attend from fewer queries at a time")
 
 
-def _measured(
-    q: Array, k: Array, v: Array, mask: Any, options: Mapping[str, Any]
-) -> tuple[tuple[Array, Array], float, int]:
+def _measured(q: Array, k: Array, v: Array, options: Mapping[str, Any]) -> tuple[tuple[Array, Array], float, int]:
     """Return what the definition gives, its seconds, and the bytes it had allocated at its peak."""
     tracing = tracemalloc.is_tracing()
     if not tracing:
@@ -273,7 +285,7 @@ def _measured(
     try:
         tracemalloc.reset_peak()
         before, start = tracemalloc.get_traced_memory()[0], time.perf_counter()
-        result = scaled_dot_product_attention(q, k, v, mask, **options)
+        result = scaled_dot_product_attention(q, k, v, **options)
         seconds = time.perf_counter() - start
         return result, seconds, tracemalloc.get_traced_memory()[1] - before
     finally:

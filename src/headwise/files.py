@@ -294,7 +294,7 @@ def _read_member(where: str, opened: Callable[[str], tuple[IO[bytes], int]]) -> 
             return _read_npy(stream, held, where)
 
 
-def check_target(path: PathLike, *, force: bool = False) -> None:
+def check_target(path: PathLike, *, force: bool = False, source: PathLike | None = None) -> None:
     """Raise a FileError where `write_arrays` could not write, before the work whose result it is to write.
 
     Parameters
@@ -303,6 +303,8 @@ def check_target(path: PathLike, *, force: bool = False) -> None:
         The .npz file to be.
     force : bool
         Whether an existing file may be replaced.
+    source : str or path-like, optional
+        The file that is read: it is never replaced by what is made of it.
     """
     where, folder = shown(path, 1000), os.path.dirname(path) or "."
     if not os.fspath(path).lower().endswith(".npz"):
@@ -311,6 +313,8 @@ def check_target(path: PathLike, *, force: bool = False) -> None:
         raise _error(where, "an existing folder", f"'{shown(folder)}', which is none", "make it first")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise _error(where, "a folder that may be written to", f"'{shown(folder)}'", "name another")
+    if source is not None and os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
+        raise _error(where, "another file than the input", "the input itself", "name another")
     if os.path.lexists(path):
         _check_replaceable(path, where, force)
 
@@ -324,7 +328,7 @@ def _check_replaceable(path: PathLike, where: str, force: bool) -> None:
 
 
 def _exists(where: str) -> FileError:
-    return _error(where, "a new name", "one that exists", "name another, or --force (force=True)")
+    return _error(where, "a new name", "one that exists", "name another, or replace it by --force")
 
 
 def _check_writable(where: str, name: str, array: NDArray[Any]) -> None:

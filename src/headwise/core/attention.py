@@ -12,16 +12,35 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from headwise.core.describe import Line, describe
 from headwise.core.dropout import Keep
 from headwise.core.masks import Mask, as_mask
 from headwise.core.masks import causal as causal_rule
 from headwise.core.positions import Alibi
-from headwise.core.shapes import Array, Problem, letters, problem, words
+from headwise.core.shapes import Array, Problem, letters, problem
 from headwise.core.softmax import logsumexp, softmax
 
 
 class AttentionSteps(NamedTuple):
-    """Every intermediate of attention, in the order in which it is computed. Print it."""
+    """Every intermediate of attention, in the order in which it is computed. Print it.
+
+    Attributes
+    ----------
+    scores : ndarray, shape (..., H, n_q, n_k)
+        ``q k^T * scale``.
+    capped : ndarray, shape (..., H, n_q, n_k)
+        ``c tanh(scores / c)``; the scores themselves without softcap.
+    biased : ndarray, shape (..., H, n_q, n_k)
+        ``capped + bias``; what came before without bias.
+    masked : ndarray, shape (..., H, n_q, n_k)
+        ``-inf`` where a query may not attend; what came before without mask.
+    weights : ndarray, shape (..., H, n_q, n_k)
+        Softmax over the keys, before dropout.
+    out : ndarray, shape (..., H, n_q, d_v)
+        Weights, after dropout, times v.
+    lse : ndarray, shape (..., H, n_q)
+        Natural logarithm of the softmax's denominator, sinks included.
+    """
 
     scores: Array  # (..., H, n_q, n_k)  q k^T * scale
     capped: Array  # (..., H, n_q, n_k)  c tanh(scores / c)
@@ -32,7 +51,7 @@ class AttentionSteps(NamedTuple):
     lse: Array  # (..., H, n_q)  log of the softmax's denominator
 
     def __repr__(self) -> str:
-        return describe_steps(self)
+        return _describe(self)
 
 
 def _attention(p: Problem) -> AttentionSteps:
@@ -79,7 +98,8 @@ def _visible(p: Problem) -> Array | None:
     """Where mask, causal and ``-inf`` in the bias all let a query attend."""
     parts = [as_mask(p.mask).dense(p.scores)] if p.mask is not None else []
     parts += [causal_rule().dense(p.scores)] if p.causal else []
-    parts += [np.broadcast_to(_dense_bias(p) != -np.inf, p.scores)] if p.bias is not None else []
+    hidden = None if p.bias is None else _dense_bias(p) == -np.inf
+    parts += [] if hidden is None or not hidden.any() else [np.broadcast_to(~hidden, p.scores)]
     return reduce(np.logical_and, parts) if parts else None
 
 
@@ -156,13 +176,17 @@ def attention_steps(
     --------
     >>> steps = attention_steps([[1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]], [[6.0], [12.0]])
     >>> print(steps)
-    scores   (n_q, n_k) = (1, 2)  q k^T * scale                        [[0.707, 0.   ]]
+    scores   (n_q, n_k) = (1, 2)  q k^T / sqrt(d_k), or * scale
+               [[0.707, 0.000]]
     capped   (n_q, n_k) = (1, 2)  as scores: no softcap
     biased   (n_q, n_k) = (1, 2)  as capped: no bias
     masked   (n_q, n_k) = (1, 2)  as biased: no mask
-    weights  (n_q, n_k) = (1, 2)  softmax over the keys, rows sum to 1 [[0.67, 0.33]]
-    out      (n_q, d_v) = (1, 1)  weights v                            [[7.981]]
-    lse      (n_q) = (1,)         log of the softmax's denominator     [1.108]
+    weights  (n_q, n_k) = (1, 2)  softmax over the keys: rows sum to 1
+               [[0.670, 0.330]]
+    out      (n_q, d_v) = (1, 1)  weights v, after dropout if there is any
+               [[7.981]]
+    lse      (n_q) = (1,)         log of the softmax's denominator
+               [1.108]
     """
     p = problem("attention_steps", q, k, v, mask, causal, bias, scale, softcap, sinks, dropout, rng)
     with np.errstate(all="ignore"):
@@ -248,28 +272,22 @@ def scaled_dot_product_attention(
 
 
 # ------------------------------------------------------------------------------------------- the print
-def describe_steps(steps: AttentionSteps) -> str:
-    """One line a step: name, letters, shape, what it is, and its first numbers."""
+def _describe(steps: AttentionSteps) -> str:
     scores = letters(steps.scores.shape)
-    lines = [
-        ("scores", scores, steps.scores, "q k^T * scale"),
-        (
-            "capped",
-            scores,
-            steps.capped,
-            _unless(steps.capped is steps.scores, "scores: no softcap", "c tanh(scores / c)"),
-        ),
-        ("biased", scores, steps.biased, _unless(steps.biased is steps.capped, "capped: no bias", "capped + bias")),
-        ("masked", scores, steps.masked, _unless(steps.masked is steps.biased, "biased: no mask", "-inf where masked")),
-        ("weights", scores, steps.weights, "softmax over the keys, " + _row_sums(steps.weights)),
-        ("out", scores.replace("n_k", "d_v"), steps.out, "weights v"),
-        ("lse", scores.replace(", n_k", ""), steps.lse, "log of the softmax's denominator"),
-    ]
-    return describe(lines)
-
-
-def _unless(skipped: bool, same_as: str, formula: str) -> str:
-    return f"as {same_as}" if skipped else formula
+    capped = "as scores: no softcap" if steps.capped is steps.scores else "c tanh(scores / c)"
+    biased = "as capped: no bias" if steps.biased is steps.capped else "capped + bias"
+    masked = "as biased: no mask" if steps.masked is steps.biased else "-inf where masked"
+    return describe(
+        [
+            Line("scores", scores, steps.scores, "q k^T / sqrt(d_k), or * scale"),
+            Line("capped", scores, steps.capped, capped),
+            Line("biased", scores, steps.biased, biased),
+            Line("masked", scores, steps.masked, masked),
+            Line("weights", scores, steps.weights, f"softmax over the keys: {_row_sums(steps.weights)}"),
+            Line("out", scores.replace("n_k", "d_v"), steps.out, "weights v, after dropout if there is any"),
+            Line("lse", scores.replace(", n_k", ""), steps.lse, "log of the softmax's denominator", own_axes=1),
+        ]
+    )
 
 
 def _row_sums(weights: Array) -> str:
@@ -279,32 +297,9 @@ def _row_sums(weights: Array) -> str:
     if not np.isfinite(sums).all():
         return "some rows NaN"
     tolerance = 1e-2 if weights.dtype.itemsize == 2 else 1e-5
-    if np.allclose(sums, 1, rtol=0, atol=tolerance):
+    whole = np.isclose(sums, 1, rtol=0, atol=tolerance)
+    if whole.all():
         return "rows sum to 1"
-    return f"rows sum to {sums.min():.3g} to {sums.max():.3g}"
-
-
-def describe(lines: list[tuple[str, str, Array, str]]) -> str:
-    """Lines of (name, letters, array, what it is) as an aligned table; what is ``as`` another has no view."""
-    shapes = [f"{letter} = {words(array.shape)}" for _, letter, array, _ in lines]
-    names, whats = [line[0] for line in lines], [line[3] for line in lines]
-    widths = [max(map(len, column)) for column in (names, shapes, whats)]
-    text = []
-    for (name, _, array, what), shape in zip(lines, shapes, strict=True):
-        head = f"{name:{widths[0]}}  {shape:{widths[1]}}  {what:{widths[2]}} "
-        rows = [] if what.startswith("as ") else _view(array)
-        text += [f"{head}{rows[0]}".rstrip() if rows else head.rstrip()]
-        text += [" " * len(head) + row for row in rows[1:]]
-    return "\n".join(text)
-
-
-def _view(array: Array) -> list[str]:
-    """The first item and head, at most 4 rows of 5, in lines."""
-    if array.size == 0:
-        return ["(empty)"]
-    keep = 1 if array.ndim == 1 else 2
-    first: Any = array[(0,) * (array.ndim - keep)].astype(np.float64)
-    rows, columns = first.shape[0] if keep == 2 else 1, first.shape[-1]
-    cut = first[:4, :5] if keep == 2 else first[:5]
-    lines = np.array2string(cut, precision=3, suppress_small=True, separator=", ", floatmode="maxprec").split("\n")
-    return lines if rows <= 4 and columns <= 5 else [*lines[:-1], f"{lines[-1]} ..."]
+    if (whole | (sums == 0)).all():
+        return "rows sum to 1, or to 0 where no key is seen"
+    return f"rows sum to {sums.min():.3g} to {sums.max():.3g}, the rest is the sinks'"

@@ -4,6 +4,8 @@ A mask is a predicate of (item, query i, key j). True means *may attend*. Masks 
 with each other and with bool arrays. Nothing is built before a score shape is known, and then only what is asked for.
 """
 
+from __future__ import annotations  # help() then shows ArrayLike as it is written
+
 import operator
 from collections.abc import Callable
 from typing import Any, NoReturn
@@ -170,19 +172,19 @@ class Mask:
         scores = score_shape("Mask.show", self, (*_own_lead(self), *sizes))
         return _picture(self, scores)
 
-    def __and__(self, other: Any) -> "Mask":
+    def __and__(self, other: Any) -> Mask:
         return _join("&", self, other)
 
-    def __rand__(self, other: Any) -> "Mask":
+    def __rand__(self, other: Any) -> Mask:
         return _join("&", other, self)
 
-    def __or__(self, other: Any) -> "Mask":
+    def __or__(self, other: Any) -> Mask:
         return _join("|", self, other)
 
-    def __ror__(self, other: Any) -> "Mask":
+    def __ror__(self, other: Any) -> Mask:
         return _join("|", other, self)
 
-    def __invert__(self) -> "Mask":
+    def __invert__(self) -> Mask:
         return _Not(self)
 
     def __bool__(self) -> NoReturn:
@@ -243,7 +245,7 @@ class _Band(_Rule):
     __slots__ = ("left", "right")
 
     def __init__(self, name: str, left: int | None, right: int | None, offset: PerItem | None) -> None:
-        super().__init__(name, _reach(left, right), _within, *([offset] if offset else []))
+        super().__init__(name, _reach(left, right, offset), _within, *([offset] if offset else []))
         self.left = WIDEST_INT * 4 if left is None else left
         self.right = WIDEST_INT * 4 if right is None else right
 
@@ -631,11 +633,14 @@ def _offset(faults: Faults, offset: Any) -> PerItem | None:
     return None if offset is None else item_integers(faults, "offset", offset)
 
 
-def _reach(left: int | None, right: int | None) -> str:
+def _reach(left: int | None, right: int | None, offset: PerItem | None) -> str:
     """A band in words."""
-    own = "the query's own position"
     if left is None and right is None:
         return "all keys"
+    own = "the query's own position"
+    if offset is not None:
+        place = f"{int(offset.values):+d}" if offset.values.ndim == 0 else "+ the item's offset"
+        own = f"position i {place[0]} {place[1:].strip()}" if place not in ("+0", "-0") else "position i"
     start = "keys" if left is None else f"keys from {left} before {own}" if left else f"keys from {own}"
     if right is None:
         return f"{start} on"
@@ -678,6 +683,8 @@ def _operand(faults: Faults, side: Any) -> Mask:
 def _span(faults: Faults, name: str, span: Any, n: int) -> slice:
     """The rows or columns of a tile as a slice of ints."""
     ends = (span.start, span.stop) if isinstance(span, slice | range) else span
+    if isinstance(span, slice):
+        ends = (0 if span.start is None else span.start, n if span.stop is None else span.stop)
     try:
         first, stop = (operator.index(end) for end in ends)
     except (TypeError, ValueError):

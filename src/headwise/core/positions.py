@@ -1,5 +1,7 @@
 """Positions in the scores: alibi, a bias that is evaluated where it is needed and never stored whole."""
 
+from __future__ import annotations  # help() then shows ArrayLike as it is written
+
 from typing import Any
 
 import numpy as np
@@ -90,9 +92,9 @@ class Alibi:
         return bias
 
     def dense(self, shape: Shape) -> Array:
-        """The bias of all queries and keys: float64, broadcasting to the score shape, which it must fit."""
+        """The bias of all queries and keys, of that score shape: float64, read-only."""
         scores = score_shape("Alibi.dense", self, shape)
-        return self.tile(scores, None, slice(0, scores[-2]), slice(0, scores[-1]))
+        return np.broadcast_to(self.tile(scores, None, slice(0, scores[-2]), slice(0, scores[-1])), scores)
 
     def __repr__(self) -> str:
         offset = f", offset={brief(self.offset.values)}" if self.offset else ""

@@ -81,7 +81,8 @@ def words(shape: Shape) -> str:
 def shown(value: Any) -> str:
     """The beginning of a value's repr, on one line."""
     try:
-        return " ".join(repr(value).split())[:60]
+        text = " ".join(repr(value).split())
+        return text if len(text) <= 60 else f"{text[:57]}..."
     except Exception:  # a number of more digits than Python prints, a repr that fails
         return "(not printable)"
 
@@ -162,6 +163,9 @@ def plain_array(faults: Faults, name: str, value: Any) -> Array | None:
     if isinstance(value, np.ma.MaskedArray):
         remedy = f"pass {name}.filled(0), and say which keys count by mask=masks.keys(valid)"
         faults.type(name, "a plain array", "a numpy.ma masked array, whose hidden data would be used", remedy)
+        return None
+    if value is None:
+        faults.type(name, "an array", "None")
         return None
     try:
         return np.asarray(value)
@@ -270,7 +274,8 @@ def mask_misfits(name: str, mask: Array, scores: Shape) -> list[Fault]:
     remedy = "size 1 or the full size on every axis; a mask never enlarges the scores"
     batch = batch_axes(scores)
     if batch and mask.shape == (*batch, scores[-1]):
-        remedy = "one row of keys per item is masks.keys(valid)"
+        stretched = "None, " * (len(scores) - 1 - len(batch))
+        remedy = f"one row of keys per item is masks.keys(valid), or as an array mask[..., {stretched}:]"
     elif len(scores) >= 4 and mask.shape == (*batch, *scores[-2:]):
         remedy = "give it an axis for the heads: mask[..., None, :, :]"
     return [Fault(name, f"a shape that broadcasts to {letters(scores)} = {words(scores)}", words(mask.shape), remedy)]
@@ -310,15 +315,32 @@ def _mask(faults: Faults, mask: Any, scores: Shape | None) -> Any:
     if isinstance(mask, bool | np.bool_):
         faults.type("mask", "a bool array or a Mask", str(mask), "causal=True is the causal mask; None is no mask")
         return None
-    given = plain_array(faults, "mask", mask)
+    given = _mask_array(faults, mask)
     if given is None:
         return None
     if given.dtype != np.bool_:
         remedy = "pass mask.astype(bool) if nonzero means may attend, or bias=mask if it is to be added to the scores"
+        if given.dtype.kind == "f" and (given == -np.inf).any():
+            remedy = "it holds -inf, so it is to be added to the scores: pass bias=mask"
         faults.type("mask", "bool, True = may attend", f"dtype {given.dtype}", remedy)
     elif scores is not None:
         faults.found += mask_misfits("mask", given, scores)
     return given
+
+
+def _mask_array(faults: Faults, mask: Any) -> Array | None:
+    """The mask as an array, or None with the fault noted: what is no array is often a mask in other words."""
+    expected, remedy = "a bool array or a Mask", ""
+    if callable(mask):
+        remedy = f"call it: mask=masks.{getattr(mask, '__name__', 'causal')}()"
+    elif isinstance(mask, str):
+        remedy = "causal=True, or a mask of headwise.masks"
+    elif isinstance(mask, list | tuple) and any(isinstance(part, FitsScores) for part in mask):
+        remedy = "masks are combined by & and |"
+    if not remedy:
+        return plain_array(faults, "mask", mask)
+    faults.type("mask", expected, given_as(mask), remedy)
+    return None
 
 
 def _bias(faults: Faults, bias: Any, scores: Shape | None) -> Any:
@@ -374,8 +396,12 @@ def _score_shape(faults: Faults, q: Array, k: Array, v: Array) -> Shape | None:
             remedy, n_k = "k comes as (n_k, d_k), not transposed: pass np.swapaxes(k, -1, -2)", k.shape[-1]
         faults.value("k", expected, words(k.shape), remedy)
     if n_k != v.shape[-2]:
-        expected = f"(..., n_k, d_v) with n_k = {n_k} as in k {words(k.shape)}"
-        faults.value("v", expected, words(v.shape), "every key has one value")
+        turned = "" if n_k == k.shape[-2] else " once it is turned"
+        expected = f"(..., n_k, d_v) with n_k = {n_k} as in k {words(k.shape)}{turned}"
+        remedy = "every key has one value"
+        if n_k == v.shape[-1]:
+            remedy = "v comes as (n_k, d_v), not transposed: pass np.swapaxes(v, -1, -2)"
+        faults.value("v", expected, words(v.shape), remedy)
     lead = _lead_axes(faults, q, k, v)
     return None if len(faults.found) > before or lead is None else (*lead, q.shape[-2], k.shape[-2])
 
@@ -387,8 +413,9 @@ def _lead_axes(faults: Faults, q: Array, k: Array, v: Array) -> Shape | None:
     if not grouped:
         shape = broadcast_all(*leads)
         if shape is None:
-            remedy = "grouped heads need a batch axis: q[None], k[None], v[None]"
             size = leads[0][0] if leads[0] else 1
+            divides = size > 1 and all(lead[0] and size % lead[0] == 0 for lead in leads[1:] if lead)
+            remedy = "grouped heads need a batch axis: q[None], k[None], v[None]" if divides else ""
             expected = "one size on their first axes, or 1" if size == 1 else f"a first axis of {size} as in q, or 1"
             faults.value("k and v", expected, _leads(k, v), remedy)
         return shape
@@ -402,7 +429,10 @@ def _lead_axes(faults: Faults, q: Array, k: Array, v: Array) -> Shape | None:
         faults.value("v", f"{n_kv_heads} key/value heads (G) as in k {words(k.shape)}, or 1", words(v.shape))
     elif n_heads != 1 and n_kv_heads not in (1, n_heads) and (n_kv_heads == 0 or n_heads % n_kv_heads):
         expected = f"a number of key/value heads (G) that divides the {n_heads} heads (H) of q {words(q.shape)}"
-        faults.value("k and v", expected, _leads(k, v), "query head h reads key head h // (H // G)")
+        remedy = "query head h reads key head h // (H // G)"
+        if min(q.ndim, k.ndim) >= 4 and k.shape[-2] and q.shape[-2] % k.shape[-2] == 0:
+            remedy += "; if yours are (B, n, H, d), pass np.swapaxes(q, 1, 2) and so on"
+        faults.value("k and v", expected, _leads(k, v), remedy)
     else:
         return None if batch is None else (*batch, n_kv_heads if n_heads == 1 else n_heads)
     return None
@@ -518,7 +548,8 @@ def item_integers(faults: Faults, name: str, values: Any, axis: str = "", low: i
     if given is None:
         return PerItem(name, np.zeros(1, np.int64), axis)
     if given.dtype.kind not in "iu" and given.size:
-        faults.type(name, "integers", f"dtype {given.dtype}", f"pass np.asarray({name}, dtype=np.int64)")
+        remedy = "" if given.dtype.kind == "b" else f"pass np.asarray({name}, dtype=np.int64)"
+        faults.type(name, "integers", f"dtype {given.dtype}", remedy)
         given = np.zeros(1, np.int64)
     elif axis and given.ndim == 0:
         faults.value(name, f"(B, {axis}) or ({axis},)", "a single number")
@@ -526,7 +557,8 @@ def item_integers(faults: Faults, name: str, values: Any, axis: str = "", low: i
     elif given.size:
         smallest, largest = int(given.min()), int(given.max())
         if low is not None and smallest < low:
-            faults.value(name, f"integers of at least {low}", f"{smallest} to {largest}")
+            span = str(smallest) if smallest == largest else f"{smallest} to {largest}"
+            faults.value(name, f"integers of at least {low}", span)
         elif max(-smallest, largest) > WIDEST_INT:
             faults.value(name, "integers within 62 bits", f"{smallest} to {largest}")
     return PerItem(name, given.astype(np.int64), axis)

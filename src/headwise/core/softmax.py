@@ -5,6 +5,8 @@ Softmax attention over any set of keys is a partial result ``(acc, total, peak)`
 joins two, ``finish`` divides. The grouping does not matter: every way to split the keys gives the same answer.
 """
 
+from __future__ import annotations  # help() then shows ArrayLike as it is written
+
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -228,7 +230,8 @@ def merge_attention(outs: Iterable[ArrayLike], lses: Iterable[ArrayLike]) -> tup
     outs : sequence of array_like, each of shape (..., n_q, d_v)
         Output of attention over each set of keys; no key may be in two sets.
     lses : sequence of array_like, each of shape (..., n_q)
-        Log-sum-exp of the same. Where it is ``-inf`` the set held no key for that query, and its output is not read.
+        Log-sum-exp of the same, as ``attention_steps(...).lse`` gives it. Where it is ``-inf`` the set held no key for
+        that query, and its output is not read.
         With sinks, let one set alone carry them.
 
     Returns
@@ -248,6 +251,9 @@ def merge_attention(outs: Iterable[ArrayLike], lses: Iterable[ArrayLike]) -> tup
     Notes
     -----
     ``lse = log sum exp(lse_i)``, ``out = sum out_i exp(lse_i - lse)``: the merge of online softmax [1]_.
+
+    A mask by position must know where a set of keys begins: for keys that start at place s, causal over all of them is
+    ``masks.causal(offset=n_k - n_q - s)`` with the n_k of all. ``causal=True`` would align each set anew.
 
     References
     ----------

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from headwise.core.attention import AttentionSteps, attention_steps, describe
+from headwise.core.attention import AttentionSteps, attention_steps
+from headwise.core.describe import Line, describe
 from headwise.core.shapes import (
     Array,
     Faults,
@@ -26,7 +27,23 @@ from headwise.core.shapes import (
 
 
 class MultiHeadSteps(NamedTuple):
-    """Every intermediate of a multi-head layer, in the order in which it is computed. Print it."""
+    """Every intermediate of a multi-head layer, in the order in which it is computed. Print it.
+
+    Attributes
+    ----------
+    x, q, k, v : ndarray, shape (B, n, d_model)
+        The tokens, and their three projections.
+    q_heads, k_heads, v_heads : ndarray, shape (B, H, n, d_head)
+        The projections, split into heads.
+    attention : AttentionSteps
+        Every step of the heads' attention.
+    scores, masked, weights : ndarray, shape (B, H, n, n)
+        Of these, the ones that are printed.
+    heads : ndarray, shape (B, H, n, d_head)
+        The heads' output.
+    merged, out : ndarray, shape (B, n, d_model)
+        The heads side by side again, and their projection.
+    """
 
     x: Array  # (B, n, d_model)
     q: Array  # (B, n, d_model)  x w_q
@@ -38,6 +55,26 @@ class MultiHeadSteps(NamedTuple):
     attention: AttentionSteps  # of the heads
     merged: Array  # (B, n, d_model)  the heads side by side again
     out: Array  # (B, n, d_model)  merged w_o
+
+    @property
+    def scores(self) -> Array:
+        """``q_heads k_heads^T / sqrt(d_head)``."""
+        return self.attention.scores
+
+    @property
+    def masked(self) -> Array:
+        """The scores, ``-inf`` where a token may not attend."""
+        return self.attention.masked
+
+    @property
+    def weights(self) -> Array:
+        """What each token gives to each token, per head."""
+        return self.attention.weights
+
+    @property
+    def heads(self) -> Array:
+        """The output of the heads."""
+        return self.attention.out
 
     def __repr__(self) -> str:
         return _describe(self)
@@ -92,7 +129,7 @@ def _checked(
 ) -> tuple[list[Array], int, bool, np.dtype[Any]]:
     """The arguments of :func:`_multi_head`, in their computing dtype, and the dtype of the result."""
     n_heads = integer(faults, heads_name, heads, 1, "a number of heads")
-    causal = flag(faults, "causal", causal)
+    causal = flag(faults, "causal", causal, "other masks: scaled_dot_product_attention on the split heads")
     arrays = {name: array(faults, name, value) for name, value in {"x": x, **weights}.items()}
     given = arrays.pop("x")
     if given is not None and given.ndim not in (2, 3):
@@ -239,8 +276,9 @@ class MultiHeadSelfAttention:
         Returns
         -------
         out : ndarray, shape of x
+            In the float type of ``x`` and the weights together: float64, unless the weights are replaced by others.
         weights : ndarray, shape (b, n_heads, n, n) or (n_heads, n, n)
-            What each token gives to each token, per head.
+            What each token gives to each token, per head; the same type.
 
         Raises
         ------
@@ -289,24 +327,22 @@ class MultiHeadSelfAttention:
 # ------------------------------------------------------------------------------------------- the print
 def _describe(steps: MultiHeadSteps) -> str:
     batch = "B, " if steps.x.ndim == 3 else ""
-    whole, split = f"({batch}n, d_model)", f"({batch}H, n, d_head)"
-    square = f"({batch}H, n, n)"
-    scores = steps.attention
-    causal = scores.masked is not scores.biased
+    whole, split, square = f"({batch}n, d_model)", f"({batch}H, n, d_head)", f"({batch}H, n, n)"
+    causal = steps.masked is not steps.attention.biased
     return describe(
         [
-            ("x", whole, steps.x, "the tokens"),
-            ("q", whole, steps.q, "x w_q"),
-            ("k", whole, steps.k, "x w_k"),
-            ("v", whole, steps.v, "x w_v"),
-            ("q_heads", split, steps.q_heads, "q split: reshape, then transpose"),
-            ("k_heads", split, steps.k_heads, "k split"),
-            ("v_heads", split, steps.v_heads, "v split"),
-            ("scores", square, scores.scores, "q_heads k_heads^T / sqrt(d_head)"),
-            ("masked", square, scores.masked, "-inf above the diagonal" if causal else "as scores: no mask"),
-            ("weights", square, scores.weights, "softmax over the keys"),
-            ("heads", split, scores.out, "weights v_heads"),
-            ("merged", whole, steps.merged, "heads merged: transpose, then reshape"),
-            ("out", whole, steps.out, "merged w_o"),
+            Line("x", whole, steps.x, "the tokens"),
+            Line("q", whole, steps.q, "x w_q"),
+            Line("k", whole, steps.k, "x w_k"),
+            Line("v", whole, steps.v, "x w_v"),
+            Line("q_heads", split, steps.q_heads, "q split: reshape, then transpose"),
+            Line("k_heads", split, steps.k_heads, "k split"),
+            Line("v_heads", split, steps.v_heads, "v split"),
+            Line("scores", square, steps.scores, "q_heads k_heads^T / sqrt(d_head)"),
+            Line("masked", square, steps.masked, "-inf above the diagonal" if causal else "as scores: no mask"),
+            Line("weights", square, steps.weights, "softmax over the keys"),
+            Line("heads", split, steps.heads, "weights v_heads"),
+            Line("merged", whole, steps.merged, "heads merged: transpose, then reshape"),
+            Line("out", whole, steps.out, "merged w_o"),
         ]
     )

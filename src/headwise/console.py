@@ -21,7 +21,7 @@ from headwise.files import shown
 
 _LEVELS = (0.0, 0.05, 0.1, 0.25, 0.5)  # a cell's mark is the number of these that it exceeds
 _SHADES, _SIGNS = " ·░▒▓█", " .:+#@"
-_COLOURS = ("", "grey50", "blue", "cyan", "yellow", "bright_red")
+_COLOURS = ("", "dim", "cyan", "green", "yellow", "bright_red")
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _MOST_CELLS = 64
 _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?( ?%)?|nan|[-+]?inf")

@@ -160,6 +160,35 @@ def test_extreme_scales_keep_their_meaning():
     np.testing.assert_array_equal(hw.scaled_dot_product_attention(q, k, v, scale=np.float32(0.5))[0].dtype, np.float32)
 
 
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"mask": masks.causal}, r"mask: expected a bool array .*, got function .*; call it: mask=masks\.causal\(\)"),
+        ({"mask": hw.Mask}, r"mask: expected a bool array or a Mask, got type .*; call it"),
+        ({"mask": [masks.causal()]}, r"mask: expected .*, got list \[causal\(\)\]; masks are combined by & and \|"),
+        ({"mask": np.array([[0, 0, -np.inf]])}, r"got dtype float64; it holds -inf, .* pass bias=mask"),
+        ({"bias": hw.alibi}, r"bias: expected a float array .*, got function .*; call it: bias=hw\.alibi"),
+        ({"bias": masks.causal()}, r"bias: expected a bias, got the mask causal\(\); pass it as mask="),
+    ],
+)
+def test_remedies_fit_the_mistake(options, match):
+    with pytest.raises(TypeError, match=match):
+        hw.scaled_dot_product_attention(*qkv(), **options)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "match"),
+    [
+        (((2, 5), (3, 5), (7, 3)), r"v: .*; v comes as \(n_k, d_v\), not transposed: pass np\.swapaxes\(v, -1, -2\)"),
+        (((2, 6, 8, 5), (2, 11, 4, 5), (2, 11, 4, 5)), r"if yours are \(B, n, H, d\), pass np\.swapaxes\(q, 1, 2\)"),
+        (((2, 5, 3), (3, 7, 3), (3, 7, 2)), r"k and v: expected a first axis of 2 as in q, or 1, got k .*\(3, 7, 2\)$"),
+    ],
+)
+def test_remedies_fit_the_shapes(shapes, match):
+    with pytest.raises(ValueError, match=match):
+        hw.scaled_dot_product_attention(*map(np.ones, shapes))
+
+
 # ------------------------------------------------------------------------------------------- the page
 def test_the_arithmetic_stays_one_page():
     pieces = (attention._attention, attention._per_head, attention._visible, attention._weighted_sum)

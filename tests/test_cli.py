@@ -4,11 +4,13 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
 import tracemalloc
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -319,7 +321,7 @@ HOSTILE: list[tuple[list[str], str]] = [
     (["cut.npz", "-o", "old.npz"], r"old\.npz: expected a new name, got one that exists"),  # before any work
     (["in.npz", "-o", "in.npz"], r"in\.npz: expected another file than the input, got the input itself; name another"),
     (["in.npz", "-o", "in.npz", "--force"], r"in\.npz: expected another file than the input, got the input itself"),
-    (["in.npz", "--scale", "1e300"], r"in\.npz: scale: expected .* finite in float32, got 1e\+300"),
+    (["in.npz", "--softcap", "1e300"], r"in\.npz: softcap: expected .* finite in float32, got 1e\+300"),
     (["lengths.npz"], r"lengths\.npz: lengths: expected integers, got dtype float64"),
     (["longer.npz"], r"longer\.npz: lengths: expected at most n_k = \d+, got 1000"),
     (["sinks.npz"], r"sinks\.npz: sinks: expected one number per head, shape \(H,\) = \(\d+,\), got \(99,\)"),
@@ -424,27 +426,42 @@ def test_an_interrupt_leaves_nothing_behind(folder: Path, capsys: Capture, monke
 
 
 SLOW = """
-import sys, time
+import signal, sys, time
+import numpy as np
 from headwise import cli, demo
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background begins with it ignored
 def wait(*_, **__):
     print("ready", flush=True)
     time.sleep(60)
-demo.scaled_dot_product_attention = wait
+if sys.argv.pop(1) == "computing":
+    demo.scaled_dot_product_attention = wait
+else:
+    np.lib.format.write_array = wait
 sys.exit(cli.main(sys.argv[1:]))
 """
 
 
-@pytest.mark.skipif(os.name == "nt", reason="no SIGINT to send")
-def test_control_c_in_a_real_process(folder: Path) -> None:
+@pytest.mark.skipif(os.name == "nt", reason="no such signals there")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("when", ["computing", "writing"])
+def test_a_signal_ends_a_real_process_and_leaves_nothing(folder: Path, number: int, when: str) -> None:
     before = state(folder)
-    arguments = [sys.executable, "-c", SLOW, "attend", "in.npz", "-o", "out.npz"]
+    arguments = [sys.executable, "-c", SLOW, when, "attend", "in.npz", "-o", "old.npz", "--force"]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         _, errors = process.communicate(timeout=30)
-    assert (process.returncode, errors) == (130, "headwise attend: interrupted\n")
+    assert (process.returncode, errors) == (128 + number, "headwise attend: interrupted\n")
     assert state(folder) == before
+
+
+def test_main_leaves_the_signals_as_they_were(folder: Path) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    assert main(["attend", "in.npz"]) == 0
+    assert signal.getsignal(signal.SIGTERM) == before
+    with ThreadPoolExecutor(1) as pool:  # where no handler can be set
+        assert pool.submit(main, ["attend", "in.npz"]).result(60) == 0
 
 
 def limited_to(size: int) -> Callable[[], None]:
@@ -495,7 +512,7 @@ def test_a_reader_that_has_seen_enough(arguments: Sequence[str]) -> None:
 
 @pytest.mark.skipif(os.name == "nt", reason="needs a shell")
 def test_no_output_at_all() -> None:
-    command = " ".join([*COMMAND, "info"])
+    command = shlex.join([*COMMAND, "info"])
     done = subprocess.run(["sh", "-c", f"{command} >&- 2>&-"], timeout=60)
     assert done.returncode == 0
     assert subprocess.run(["sh", "-c", f"{command} --bogus >&- 2>&-"], timeout=60).returncode == 2

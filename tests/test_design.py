@@ -385,6 +385,55 @@ def test_the_callers_error_state_never_makes_a_right_call_fail():
     assert np.isfinite(steps.out[0]).all()
 
 
+def test_the_callers_error_state_does_not_reach_the_last_rounding():
+    small, large = np.full((2, 2), 1e-3, np.float16), np.full((2, 2), 6e4, np.float16)
+    with np.errstate(all="raise"):
+        hw.merge_attention([np.float16([[1e-4]]), np.float16([[0.0]])], [[0.0], [9.0]])
+        hw.multi_head_attention(small, small, small, small, small, 1)
+        assert np.isinf(hw.multi_head_attention(large, large, large, large, large, 1)).all()
+        sdpa(small, small, small, scale=1e30, bias=np.full((2, 2), -1e300))
+        assert hw.alibi([1e308]).dense((1, 3)).tolist() == [[-np.inf, -1e308, 0]]
+
+
+@pytest.mark.parametrize(("size", "scale"), [(1e25, 1e-50), (1e22, 1e-44), (1e-20, 1e40)])
+def test_scale_is_taken_literally_beyond_float32(size, scale):
+    q, k = np.float32([[size]]), np.float32([[size], [0]])
+    _, weights = sdpa(q, k, np.float32([[1], [2]]), scale=scale)
+    np.testing.assert_allclose(weights, [[1 / (1 + np.exp(-1)), 1 / (1 + np.exp(1))]], rtol=1e-6)
+
+
+def test_merging_the_largest_values_does_not_overflow():
+    for dtype in (np.float64, np.float32):
+        top = dtype(np.finfo(dtype).max * 0.9)
+        out, lse = hw.merge_attention([dtype([[top]])] * 5, [dtype([0])] * 5)
+        np.testing.assert_allclose(out, [[top]], rtol=1e-6)
+        np.testing.assert_allclose(lse, [np.log(5)], rtol=1e-6)
+
+
+def test_a_bias_below_the_computing_type_masks():
+    q, k, v = (array.astype(np.float32) for array in stock())
+    bias = np.array([[0, 0, np.finfo(np.float64).min]])
+    np.testing.assert_allclose(sdpa(q, k, v, bias=bias)[0], [[10]], rtol=1e-6)
+
+
+@pytest.mark.parametrize("ndim", [25, 36, 50])
+def test_more_axes_than_numpy_has_are_refused(ndim):
+    many = np.ones((1,) * min(ndim, 32))
+    if ndim > 32 and np.lib.NumpyVersion(np.__version__) < "2.0.0":
+        ndim = 32
+    many = np.ones((1,) * ndim)
+    with pytest.raises(ValueError, match=rf"q: expected at most 24 axes, got {ndim}"):
+        sdpa(many, many, many)
+    with pytest.raises(ValueError, match=rf"outs\[0\]: expected at most 24 axes, got {ndim}"):
+        hw.merge_attention([many], [many[0]])
+
+
+def test_axes_up_to_the_limit_work():
+    many = np.ones((2, *(1,) * 20, 3, 4, 5))
+    grouped = np.ones((2, *(1,) * 20, 1, 4, 5))
+    assert sdpa(many, grouped, grouped, masks.causal())[0].shape == many.shape
+
+
 # ------------------------------------------------------------------------------------------------ layers
 def test_weights_of_a_layer_multiply_from_the_right():
     x, w = np.array([[1.0, 2.0]]), np.array([[0.0, 1.0], [0.0, 0.0]])

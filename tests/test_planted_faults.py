@@ -23,7 +23,7 @@ ATTENTION, SHAPES, MASKS = "core/attention.py", "core/shapes.py", "core/masks.py
 LAYER, SOFTMAX = "layers/multihead.py", "core/softmax.py"
 MASKED = "masked = biased if visible is None else np.where(visible, biased, -np.inf)"
 WEIGHTS = "weights, lse = softmax(masked), logsumexp(masked)"
-SCORES = "_scaled(q, np.swapaxes(k, -1, -2), p.computing.type(p.scale))"
+SCORES = "_scaled(q, np.swapaxes(k, -1, -2), p.scale)"
 
 FAULTS = {
     "mask after softmax": [

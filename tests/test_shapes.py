@@ -298,7 +298,7 @@ def test_everything_wrong_is_named_at_once() -> None:
   mask: expected bool, True = may attend, got dtype float64; \
 pass mask.astype(bool) if nonzero means may attend, or bias=mask if it is to be added to the scores
   causal: expected True or False, got int 1; masks.causal(offset) aligns otherwise
-  scale: expected None (1/sqrt(d_k)) or a number that is finite in float64, got nan
+  scale: expected None (1/sqrt(d_k)) or a finite number, got nan
   softcap: expected None (no cap) or a number above 0 that is finite in float64, got -1.0
   dropout: expected a probability from 0 to 1, got 1.5
   rng: expected a seed or a numpy.random.Generator where dropout > 0, got None; \
@@ -692,7 +692,7 @@ def test_no_scale_is_one_over_the_root_of_d_k() -> None:
 
 
 NUMBER = "scale: expected None (1/sqrt(d_k)) or a finite number"
-FINITE = "scale: expected None (1/sqrt(d_k)) or a number that is finite in"
+FINITE = "scale: expected None (1/sqrt(d_k)) or a finite number"
 CAP = "softcap: expected None (no cap) or a number above 0 that is finite in"
 PROBABILITY = "dropout: expected a probability from 0 to 1"
 SEED = "rng: expected a seed (integer) or a numpy.random.Generator"
@@ -700,9 +700,9 @@ CAUSAL = "causal: expected True or False"
 OTHERWISE = "masks.causal(offset) aligns otherwise"
 
 OPTION_VALUES: list[tuple[dict[str, Any], str]] = [
-    ({"scale": np.nan}, f"{FINITE} float64, got nan"),
-    ({"scale": np.inf}, f"{FINITE} float64, got inf"),
-    ({"scale": np.array(-np.inf)}, f"{FINITE} float64, got -inf"),
+    ({"scale": np.nan}, f"{FINITE}, got nan"),
+    ({"scale": np.inf}, f"{FINITE}, got inf"),
+    ({"scale": np.array(-np.inf)}, f"{FINITE}, got -inf"),
     ({"scale": 10**400}, f"{NUMBER}, got an integer beyond the range of float"),
     ({"softcap": 0}, f"{CAP} float64, got 0.0; leave it out for no cap"),
     ({"softcap": -3}, f"{CAP} float64, got -3.0"),
@@ -765,11 +765,11 @@ def test_other_sources_of_randomness(generator: Any) -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"scale": 1e39}, f"{FINITE} float32, got 1e+39"),
         ({"softcap": 1e39}, f"{CAP} float32, got 1e+39"),
-        ({"softcap": 1e-46}, f"{CAP} float32, got 1e-46"),
+        ({"softcap": 1e-46}, f"{CAP} float32, got 1e-46; 1.2e-38 is the smallest that keeps its digits"),
+        ({"sinks": [1e300]}, "sinks: expected numbers that are finite in float32, or infinite, got 1e+300"),
     ],
-    ids=["scale", "softcap", "tiny softcap"],
+    ids=["softcap", "tiny softcap", "sinks"],
 )
 def test_options_beyond_the_computing_dtype(options: dict[str, Any], text: str, dtype: Any) -> None:
     with pytest.raises(ValueError, match=exactly(SDPA + text)):
@@ -822,7 +822,7 @@ def test_a_tiny_scale_is_right_whatever_the_callers_error_state(scale: float, dt
     np.testing.assert_allclose(np.asarray(out, F64), 1, rtol=1e-3)
 
 
-@pytest.mark.parametrize("options", [{"scale": 1e39}, {"softcap": 1e39}, {"softcap": 1e-46}], ids=str)
+@pytest.mark.parametrize("options", [{"sinks": [1e39]}, {"softcap": 1e39}, {"softcap": 1e-46}], ids=str)
 def test_a_refusal_is_ours_whatever_the_callers_error_state(options: dict[str, float]) -> None:
     with np.errstate(all="raise"), pytest.raises(ValueError, match=f"^{SDPA}{next(iter(options))}: expected "):
         attend(*(array.astype(F32) for array in (Q, K, V)), **options)

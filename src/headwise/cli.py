@@ -1,12 +1,15 @@
 """The command line: parsing, printing and exit codes only; `demo` computes, `console` draws.
 
-Exit codes: 0 done (`headwise` alone prints its help), 2 a mistake, said in one line on standard error, 130 interrupted.
+Exit codes: 0 done (`headwise` alone prints its help), 2 a mistake, said in one line on standard error, 130 interrupted
+(143 by SIGTERM, 129 by SIGHUP).
 """
 
 import argparse
 import math
 import os
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
@@ -34,7 +37,8 @@ class _Parser(argparse.ArgumentParser):
 
 def _integer(text: str) -> int:
     with suppress(ValueError):
-        return int(text)
+        if text.isascii() and "_" not in text:
+            return int(text)
     raise argparse.ArgumentTypeError(f"expected an integer, got '{shown(text, 60)}'")
 
 
@@ -277,6 +281,33 @@ def _writing() -> Iterator[None]:
         raise _UsageError(f"standard output: expected to write all, got '{error.strerror}'; make room") from error
 
 
+class _Stopped(KeyboardInterrupt):
+    """A signal that asks the process to end."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def _stopping() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end a command as Ctrl-C does, which removes what is half written."""
+
+    def stop(number: int, frame: Any) -> NoReturn:
+        raise _Stopped(number)
+
+    known = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    mine = threading.current_thread() is threading.main_thread()  # elsewhere no handler can be set
+    taken = [number for number in known if mine and signal.getsignal(number) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, stop)
+    try:
+        yield
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
+
+
 def _silence() -> None:
     """Let the interpreter's own flush at exit go nowhere."""
     with suppress(OSError, ValueError):
@@ -315,7 +346,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        The exit code: 0, 2 after a mistake, 130 when interrupted.
+        The exit code: 0, 2 after a mistake, 128 and the signal's number when interrupted: 130 after Ctrl-C.
 
     Examples
     --------
@@ -325,11 +356,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else list(argv)
     who = " ".join(["headwise", *(word for word in arguments[:1] if word in _COMMANDS)])
     try:
-        _run(arguments)
+        with _stopping():
+            _run(arguments)
     except (_UsageError, FileError) as error:
         return _refuse(f"{who}: {error}")
     except MemoryError:
         return _refuse(f"{who}: expected more memory than there is here, got none; free some")
-    except KeyboardInterrupt:
-        return _refuse(f"{who}: interrupted", 130)
+    except KeyboardInterrupt as stopped:
+        return _refuse(f"{who}: interrupted", 128 + getattr(stopped, "number", signal.SIGINT))
     return 0

@@ -7,7 +7,7 @@ nothing of tiles, threads or speed.
 from __future__ import annotations  # numpy.random is loaded when it is used, not when it is named
 
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -59,7 +59,7 @@ def _attention(p: Problem) -> AttentionSteps:
     q, k, v = (array.astype(p.computing, copy=False) for array in (p.q, p.k, p.v))
     visible = _visible(p)  # (..., H, n_q, n_k), True = may attend; None = everything
 
-    scores = _scaled(q, np.swapaxes(k, -1, -2), p.computing.type(p.scale))  # (..., H, n_q, n_k)
+    scores = _scaled(q, np.swapaxes(k, -1, -2), p.scale)  # (..., H, n_q, n_k)
     scores = np.broadcast_to(scores, p.scores)  # and so up to the weights: v may bring axes of its own
     capped = scores if p.softcap is None else p.softcap * np.tanh(scores / p.softcap)  # (..., H, n_q, n_k)
     biased = capped if p.bias is None else capped + _dense_bias(p)  # (..., H, n_q, n_k)
@@ -77,9 +77,13 @@ def _attention(p: Problem) -> AttentionSteps:
     return AttentionSteps(scores, capped, biased, masked, _cast(weights, p), _cast(out, p), lse)
 
 
-def _scaled(q: Array, k_t: Array, scale: Any) -> Array:
+def _scaled(q: Array, k_t: Array, scale: float) -> Array:
     """``q k^T * scale``, multiplied where nothing overflows unless the scores themselves do."""
-    return _per_head(q * scale, k_t) if abs(scale) <= 1 else np.multiply(_per_head(q, k_t), scale)
+    limits = np.finfo(q.dtype)
+    if q.dtype == np.float32 and scale and not float(limits.tiny) <= abs(scale) <= float(limits.max):
+        return _scaled(q.astype(np.float64), k_t.astype(np.float64), scale).astype(q.dtype)
+    factor = q.dtype.type(scale)
+    return _per_head(q * factor, k_t) if abs(scale) <= 1 else np.multiply(_per_head(q, k_t), factor)
 
 
 def _per_head(a: Array, b: Array) -> Array:

@@ -6,9 +6,9 @@ with each other and with bool arrays. Nothing is built before a score shape is k
 
 from __future__ import annotations  # help() then shows ArrayLike as it is written
 
-import operator
 from collections.abc import Callable
-from typing import Any, NoReturn
+from functools import reduce
+from typing import Any, NoReturn, TypeGuard
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,6 +21,7 @@ from headwise.core.shapes import (
     FitsScores,
     PerItem,
     Shape,
+    Span,
     batch_axes,
     brief,
     broadcast_all,
@@ -29,11 +30,10 @@ from headwise.core.shapes import (
     mask_misfits,
     plain_array,
     score_shape,
-    shown,
+    tile_lead,
+    tile_span,
     words,
 )
-
-Span = tuple[int, int] | slice | range
 
 
 class Mask:
@@ -94,8 +94,8 @@ class Mask:
         """
         scores = score_shape("Mask.tile", self, shape)
         faults = Faults("Mask.tile")
-        spans = [_span(faults, "rows", rows, scores[-2]), _span(faults, "cols", cols, scores[-1])]
-        index = _index(faults, lead, scores[:-2])
+        spans = [tile_span(faults, "rows", rows, scores[-2]), tile_span(faults, "cols", cols, scores[-1])]
+        index = tile_lead(faults, lead, scores[:-2])
         faults.raise_any()
         return self._tile(scores, index, *spans)
 
@@ -136,7 +136,7 @@ class Mask:
          [1 1 0]
          [0 1 1]]
         """
-        scores = score_shape("Mask.dense", self, shape)
+        scores = score_shape("Mask.dense", self, shape, whole=True)
         return np.broadcast_to(self._at(scores, None, slice(0, scores[-2]), slice(0, scores[-1])), scores)
 
     def show(self, n_q: int, n_k: int) -> str:
@@ -145,7 +145,7 @@ class Mask:
         Parameters
         ----------
         n_q, n_k : int
-            Numbers of queries and keys. Above 64, one character stands for a square tile.
+            Numbers of queries and keys, at most 65,536. Above 64, one character stands for a square tile.
 
         Returns
         -------
@@ -167,7 +167,7 @@ class Mask:
               1 ####
         """
         faults = Faults("Mask.show")
-        sizes = (integer(faults, "n_q", n_q, 0), integer(faults, "n_k", n_k, 0))
+        sizes = (integer(faults, "n_q", n_q, 0, most=2**16), integer(faults, "n_k", n_k, 0, most=2**16))
         faults.raise_any()
         scores = score_shape("Mask.show", self, (*_own_lead(self), *sizes))
         return _picture(self, scores)
@@ -185,7 +185,7 @@ class Mask:
         return _join("|", other, self)
 
     def __invert__(self) -> Mask:
-        return _Not(self)
+        return self.mask if isinstance(self, _Not) else _Not(self)
 
     def __bool__(self) -> NoReturn:
         raise TypeError(
@@ -296,43 +296,43 @@ class _Given(Mask):
 
 
 class _Joined(Mask):
-    """Both (``&``) or at least one (``|``) of two masks."""
+    """All (``&``) or at least one (``|``) of several masks."""
 
-    __slots__ = ("left", "right", "sign")
+    __slots__ = ("parts", "sign")
 
-    def __init__(self, sign: str, left: Mask, right: Mask) -> None:
-        self.sign, self.left, self.right = sign, left, right
+    def __init__(self, sign: str, *sides: Mask) -> None:
+        # A long chain is one flat row, and a mask joined with itself is that mask: neither grows into a deep tree.
+        flat = [part for side in sides for part in (side.parts if _is_joined(side, sign) else (side,))]
+        self.sign = sign
+        self.parts: tuple[Mask, ...] = tuple({id(part): part for part in flat}.values())
 
     def misfits(self, scores: Shape) -> list[Fault]:
-        return self.left.misfits(scores) + self.right.misfits(scores)
+        return [fault for part in self.parts for fault in part.misfits(scores)]
 
     def _at(self, scores: Shape, lead: Shape | None, rows: slice, cols: slice) -> Array:
-        left, right = (side._at(scores, lead, rows, cols) for side in (self.left, self.right))
-        return left & right if self.sign == "&" else left | right
+        join = np.logical_and if self.sign == "&" else np.logical_or
+        return reduce(join, (part._at(scores, lead, rows, cols) for part in self.parts))
 
     def _known(self, scores: Shape, lead: Shape, rows: slice, cols: slice) -> bool | None:
         decides = self.sign == "|"  # one True decides an or, one False decides an and
-        answers = [side._known(scores, lead, rows, cols) for side in (self.left, self.right)]
+        answers = [part._known(scores, lead, rows, cols) for part in self.parts]
         if decides in answers:
             return decides
         return None if None in answers else not decides
 
     def _leads(self) -> list[tuple[Shape, bool]]:
-        return self.left._leads() + self.right._leads()
+        return [lead for part in self.parts for lead in part._leads()]
 
     def words(self) -> str:
-        left, right = (
-            f"({side.words()})" if isinstance(side, _Joined) and side.sign != self.sign else side.words()
-            for side in (self.left, self.right)
-        )
-        return f"{left}, {'and' if self.sign == '&' else 'or'} {right}"
+        sides = [f"({part.words()})" if isinstance(part, _Joined) else part.words() for part in self.parts]
+        return (", and " if self.sign == "&" else ", or ").join(sides)
 
     def __repr__(self) -> str:
-        inner = [
-            f"({side})" if isinstance(side, _Joined) and side.sign != self.sign else str(side)
-            for side in (self.left, self.right)
-        ]
-        return f"{inner[0]} {self.sign} {inner[1]}"
+        return f" {self.sign} ".join(f"({part})" if isinstance(part, _Joined) else str(part) for part in self.parts)
+
+
+def _is_joined(mask: Mask, sign: str) -> TypeGuard[_Joined]:
+    return isinstance(mask, _Joined) and mask.sign == sign
 
 
 class _Not(Mask):
@@ -517,7 +517,7 @@ def keys(valid: ArrayLike) -> Mask:
     """
     faults = Faults("masks.keys")
     given = plain_array(faults, "valid", valid)
-    if given is not None and given.dtype != np.bool_:
+    if given is not None and given.dtype != np.bool_ and given.size:
         faults.type(
             "valid",
             "bool, True = a real key",
@@ -528,7 +528,7 @@ def keys(valid: ArrayLike) -> Mask:
         faults.value("valid", "(B, n_k) or (n_k,)", "a single number")
     faults.raise_any()
     assert given is not None  # its absence is a fault
-    return _Rule("keys", "keys that are valid", _valid, PerItem("valid", given, "n_k"))
+    return _Rule("keys", "keys that are valid", _valid, PerItem("valid", given.astype(bool), "n_k"))
 
 
 def segments(q_ids: ArrayLike, k_ids: ArrayLike) -> Mask:
@@ -616,7 +616,7 @@ def causal_mask(n: int) -> Array:
      [1 1 1]]
     """
     faults = Faults("causal_mask")
-    size = integer(faults, "n", n, 0, "a number of tokens", most=2**31)
+    size = integer(faults, "n", n, 0, "a number of tokens", most=2**20)
     faults.raise_any()
     mask = np.empty((size, size), bool)  # first of all, so that what memory does not hold fails at once
     i = np.arange(size)
@@ -662,7 +662,8 @@ def _join(sign: str, left: Any, right: Any) -> Mask:
     faults = Faults(f"Mask {sign} Mask")
     sides = [_operand(faults, side) for side in (left, right)]
     faults.raise_any()
-    return _Joined(sign, *sides)
+    joined = _Joined(sign, *sides)
+    return joined if len(joined.parts) > 1 else joined.parts[0]
 
 
 def _operand(faults: Faults, side: Any) -> Mask:
@@ -678,33 +679,6 @@ def _operand(faults: Faults, side: Any) -> Mask:
             faults.type("operand", expected, f"dtype {given.dtype}", "convert it by astype(bool)")
         return _Given(np.zeros((), bool))
     return _Given(given.copy())  # ours: a caller who changes theirs later does not change the mask
-
-
-def _span(faults: Faults, name: str, span: Any, n: int) -> slice:
-    """The rows or columns of a tile as a slice of ints."""
-    ends = (span.start, span.stop) if isinstance(span, slice | range) else span
-    if isinstance(span, slice):
-        ends = (0 if span.start is None else span.start, n if span.stop is None else span.stop)
-    try:
-        first, stop = (operator.index(end) for end in ends)
-    except (TypeError, ValueError):
-        first, stop = 1, 0  # no pair of integers: no span either
-    if getattr(span, "step", None) in (None, 1) and 0 <= first <= stop <= n:
-        return slice(first, stop)
-    faults.value(name, f"(first, stop) with 0 <= first <= stop <= {n}", shown(span))
-    return slice(0, 0)
-
-
-def _index(faults: Faults, lead: Any, axes: Shape) -> Shape:
-    """The index of an item and head as a tuple of ints."""
-    try:
-        index = tuple(operator.index(i) for i in lead)
-        got = words(index)
-    except TypeError:
-        index, got = (-1,) * max(1, len(axes)), shown(lead)
-    if len(index) != len(axes) or any(not 0 <= i < n for i, n in zip(index, axes, strict=True)):
-        faults.value("lead", f"an index into the leading axes {words(axes)}", got)
-    return index
 
 
 # ------------------------------------------------------------------------------------------- pictures

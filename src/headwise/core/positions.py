@@ -13,12 +13,15 @@ from headwise.core.shapes import (
     Faults,
     PerItem,
     Shape,
+    Span,
     array,
     brief,
     integer,
     item_integers,
     per_head_misfits,
     score_shape,
+    tile_lead,
+    tile_span,
     words,
 )
 
@@ -57,7 +60,7 @@ def alibi_slopes(n_heads: int) -> Array:
     [  4.  16.  64. 256.   2.   8.]
     """
     faults = Faults("alibi_slopes")
-    count = integer(faults, "n_heads", n_heads, 1, "a number of heads")
+    count = integer(faults, "n_heads", n_heads, 1, "a number of heads", most=2**20)
     faults.raise_any()
     below = 2 ** (count.bit_length() - 1)
     slopes = np.exp2(-8.0 * np.arange(1, below + 1) / below)
@@ -79,7 +82,7 @@ class Alibi:
         items = self.offset.misfits(scores) if self.offset else []
         return per_head_misfits("slopes", self.slopes, scores) + items
 
-    def tile(self, scores: Shape, lead: Shape | None, rows: slice, cols: slice) -> Array:
+    def _at(self, scores: Shape, lead: Shape | None, rows: slice, cols: slice) -> Array:
         """The bias of these queries and keys, for one item and head, or (lead None) broadcasting to all: float64."""
         i, j = np.arange(rows.start, rows.stop)[:, None], np.arange(cols.start, cols.stop)
         offset = self.offset.of(scores, lead, rows, cols) if self.offset else scores[-1] - scores[-2]
@@ -88,13 +91,23 @@ class Alibi:
             slopes = self.slopes[0]
         else:
             slopes = self.slopes[:, None, None] if lead is None else self.slopes[lead[-1]]
-        bias: Array = -slopes * distance
+        with np.errstate(all="ignore"):  # a slope so steep that the bias is -inf
+            bias: Array = -slopes * distance
         return bias
+
+    def tile(self, shape: Shape, lead: Shape | None, rows: Span, cols: Span) -> Array:
+        """The bias of a tile, float64: of one item and head, or (lead None) broadcasting to all. As ``Mask.tile``."""
+        scores = score_shape("Alibi.tile", self, shape)
+        faults = Faults("Alibi.tile")
+        spans = [tile_span(faults, "rows", rows, scores[-2]), tile_span(faults, "cols", cols, scores[-1])]
+        index = None if lead is None else tile_lead(faults, lead, scores[:-2])
+        faults.raise_any()
+        return self._at(scores, index, *spans)
 
     def dense(self, shape: Shape) -> Array:
         """The bias of all queries and keys, of that score shape: float64, read-only."""
-        scores = score_shape("Alibi.dense", self, shape)
-        return np.broadcast_to(self.tile(scores, None, slice(0, scores[-2]), slice(0, scores[-1])), scores)
+        scores = score_shape("Alibi.dense", self, shape, whole=True)
+        return np.broadcast_to(self._at(scores, None, slice(0, scores[-2]), slice(0, scores[-1])), scores)
 
     def __repr__(self) -> str:
         offset = f", offset={brief(self.offset.values)}" if self.offset else ""

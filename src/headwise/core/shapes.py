@@ -7,6 +7,8 @@ from __future__ import annotations  # numpy.random is loaded when it is used, no
 
 import numbers
 import operator
+from itertools import zip_longest
+from math import prod
 from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
 
 import numpy as np
@@ -14,8 +16,10 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
+Span = tuple[int, int] | slice | range  # of rows or columns of a tile
 
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+MOST_AXES = 24  # NumPy has 32 in some versions, and grouped heads take one more
 WIDEST_INT = 2**62  # positions, offsets and their sums stay inside int64
 
 
@@ -56,7 +60,8 @@ class Faults:
         error = TypeError if any(fault.error is TypeError for fault in self.found) else ValueError
         if len(self.found) == 1:
             raise error(f"{self.function}: {self.found[0]}")
-        lines = "".join(f"\n  {fault}" for fault in self.found)
+        lines = "".join(f"\n  {fault}" for fault in self.found[:12])
+        lines += f"\n  and {len(self.found) - 12} more" if len(self.found) > 12 else ""
         raise error(f"{self.function}: {len(self.found)} arguments do not fit{lines}")
 
 
@@ -81,7 +86,7 @@ def words(shape: Shape) -> str:
 def shown(value: Any) -> str:
     """The beginning of a value's repr, on one line."""
     try:
-        text = " ".join(repr(value).split())
+        text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(repr(value).split())[:100])
         return text if len(text) <= 60 else f"{text[:57]}..."
     except Exception:  # a number of more digits than Python prints, a repr that fails
         return "(not printable)"
@@ -112,10 +117,40 @@ def broadcasts(shape: Shape, target: Shape) -> bool:
 
 def broadcast_all(*shapes: Shape) -> Shape | None:
     """The shape that all stretch to, or None where they do not."""
+    whole = []
+    for sizes in zip_longest(*(reversed(shape) for shape in shapes), fillvalue=1):
+        others = {size for size in sizes if size != 1}
+        if len(others) > 1:
+            return None
+        whole.append(others.pop() if others else 1)
+    return tuple(reversed(whole))
+
+
+def tile_span(faults: Faults, name: str, span: Any, n: int) -> slice:
+    """The rows or columns of a tile as a slice of ints."""
+    ends = (span.start, span.stop) if isinstance(span, slice | range) else span
+    if isinstance(span, slice):
+        ends = (0 if span.start is None else span.start, n if span.stop is None else span.stop)
     try:
-        return np.broadcast_shapes(*shapes)
-    except ValueError:
-        return None
+        first, stop = (operator.index(end) for end in ends)
+    except (TypeError, ValueError):
+        first, stop = 1, 0  # no pair of integers: no span either
+    if getattr(span, "step", None) in (None, 1) and 0 <= first <= stop <= n:
+        return slice(first, stop)
+    faults.value(name, f"(first, stop) with 0 <= first <= stop <= {n}", shown(span))
+    return slice(0, 0)
+
+
+def tile_lead(faults: Faults, lead: Any, axes: Shape) -> Shape:
+    """The index of an item and head as a tuple of ints."""
+    try:
+        index = tuple(operator.index(i) for i in lead)
+        got = words(index)
+    except TypeError:
+        index, got = (-1,) * max(1, len(axes)), shown(lead)
+    if len(index) != len(axes) or any(not 0 <= i < n for i, n in zip(index, axes, strict=True)):
+        faults.value("lead", f"an index into the leading axes {words(axes)}", got)
+    return index
 
 
 # ------------------------------------------------------------------------------------------- dtypes
@@ -144,6 +179,8 @@ def _dtype_remedy(name: str, dtype: np.dtype[Any]) -> str:
         return f"complex attention has no agreed meaning: pass {name}.real, or parts of it as more features"
     if dtype.kind == "f":
         return f"pass {name}.astype(np.float64)"
+    if dtype.kind == "V" and dtype.names is None and dtype.itemsize == 2:
+        return "bfloat16 loses its name in a file of NumPy: save it as float32"
     return f"pass np.asarray({name}, dtype=np.float64)"
 
 
@@ -156,10 +193,17 @@ def array(faults: Faults, name: str, value: Any) -> Array | None:
     return given
 
 
+def _few_axes(faults: Faults, name: str, given: Array) -> Array | None:
+    if given.ndim <= MOST_AXES:
+        return given
+    faults.value(name, f"at most {MOST_AXES} axes", str(given.ndim))
+    return None
+
+
 def plain_array(faults: Faults, name: str, value: Any) -> Array | None:
     """``value`` as an ndarray of any dtype, or None with the fault noted."""
     if type(value) is np.ndarray:
-        return value
+        return _few_axes(faults, name, value)
     if isinstance(value, np.ma.MaskedArray):
         remedy = f"pass {name}.filled(0), and say which keys count by mask=masks.keys(valid)"
         faults.type(name, "a plain array", "a numpy.ma masked array, whose hidden data would be used", remedy)
@@ -168,7 +212,7 @@ def plain_array(faults: Faults, name: str, value: Any) -> Array | None:
         faults.type(name, "an array", "None")
         return None
     try:
-        return np.asarray(value)
+        return _few_axes(faults, name, np.asarray(value))
     except MemoryError:
         raise
     except Exception as error:  # a list of unequal rows, a tensor that needs its gradient detached, ...
@@ -234,24 +278,26 @@ def generator(faults: Faults, name: str, value: Any) -> np.random.Generator | No
     return np.random.default_rng(seed) if len(faults.found) == seen else None
 
 
-def _scale(faults: Faults, scale: Any, d_k: int, dtype: np.dtype[Any]) -> float:
+def _scale(faults: Faults, scale: Any, d_k: int) -> float:
     if scale is None:
         return 1.0 / float(np.sqrt(d_k)) if d_k else 1.0
-    number = real(faults, "scale", scale, "None (1/sqrt(d_k)) or a finite number")
-    if number is None or abs(number) <= float(np.finfo(dtype).max):
-        return number or 0.0
-    faults.value("scale", f"None (1/sqrt(d_k)) or a number that is finite in {dtype}", str(number))
-    return 0.0
+    expected = "None (1/sqrt(d_k)) or a finite number"
+    number = real(faults, "scale", scale, expected)
+    if number is not None and not np.isfinite(number):
+        faults.value("scale", expected, str(number))
+    return number or 0.0
 
 
 def _softcap(faults: Faults, softcap: Any, dtype: np.dtype[Any]) -> float | None:
     if softcap is None:
         return None
+    limits = np.finfo(dtype)
+    low, high = float(limits.tiny), float(limits.max)
     expected = f"None (no cap) or a number above 0 that is finite in {dtype}"
     number = real(faults, "softcap", softcap, expected)
-    limits = np.finfo(dtype)
-    if number is not None and not float(limits.tiny) <= number <= float(limits.max):
-        faults.value("softcap", expected, str(number), "leave it out for no cap" if number == 0 else "")
+    if number is not None and not low <= number <= high:
+        remedy = f"{low:.2g} is the smallest that keeps its digits" if 0 < number < low else ""
+        faults.value("softcap", expected, str(number), "leave it out for no cap" if number == 0 else remedy)
     return number
 
 
@@ -290,8 +336,8 @@ def _fitted(faults: Faults, name: str, given: FitsScores, scores: Shape | None) 
     return given
 
 
-def score_shape(function: str, given: FitsScores, shape: Any) -> Shape:
-    """A score shape as a tuple of ints, once a mask or bias is known to fit it."""
+def score_shape(function: str, given: FitsScores, shape: Any, whole: bool = False) -> Shape:
+    """A score shape as a tuple of ints, once a mask or bias is known to fit it; ``whole`` where all of it is built."""
     faults = Faults(function)
     try:
         scores = tuple(operator.index(size) for size in shape)
@@ -300,6 +346,8 @@ def score_shape(function: str, given: FitsScores, shape: Any) -> Shape:
         faults.raise_any()
     if len(scores) < 2 or min(scores) < 0:
         faults.value("shape", "a score shape (..., n_q, n_k)", words(scores))
+    elif len(scores) > MOST_AXES or (whole and prod(scores) > WIDEST_INT):
+        faults.value("shape", f"at most {MOST_AXES} axes and 2**62 scores", shown(scores))
     else:
         faults.found += given.misfits(scores)
     faults.raise_any()
@@ -310,7 +358,7 @@ def _mask(faults: Faults, mask: Any, scores: Shape | None) -> Any:
     """The mask, checked: None, an object that fits, or a bool array."""
     if mask is None:
         return None
-    if isinstance(mask, FitsScores):
+    if isinstance(mask, FitsScores) and not isinstance(mask, type):
         return _fitted(faults, "mask", mask, scores)
     if isinstance(mask, bool | np.bool_):
         faults.type("mask", "a bool array or a Mask", str(mask), "causal=True is the causal mask; None is no mask")
@@ -347,9 +395,13 @@ def _bias(faults: Faults, bias: Any, scores: Shape | None) -> Any:
     """The bias, checked: None, an object that fits, or a float array."""
     if bias is None:
         return None
-    if isinstance(bias, FitsScores):
+    if isinstance(bias, FitsScores) and not isinstance(bias, type):
         return _fitted(faults, "bias", bias, scores)
-    given = plain_array(faults, "bias", bias)
+    given = None
+    if callable(bias):
+        faults.type("bias", "a float array or a bias object", given_as(bias), "call it: bias=hw.alibi(slopes)")
+    else:
+        given = plain_array(faults, "bias", bias)
     if given is None:
         return None
     if given.dtype.kind in "biu" or computing_dtype(given.dtype) is None:
@@ -371,10 +423,15 @@ def per_head_misfits(name: str, given: Array, scores: Shape) -> list[Fault]:
     return [Fault(name, f"one number per head, shape (H,) = ({n_heads},)", words(given.shape))]
 
 
-def _sinks(faults: Faults, sinks: Any, scores: Shape | None) -> Array | None:
+def _sinks(faults: Faults, sinks: Any, scores: Shape | None, dtype: np.dtype[Any]) -> Array | None:
     given = None if sinks is None else array(faults, "sinks", sinks)
-    if given is not None and scores is not None:
-        faults.found += per_head_misfits("sinks", given, scores)
+    if given is None or scores is None:
+        return given
+    faults.found += per_head_misfits("sinks", given, scores)
+    with np.errstate(all="ignore"):
+        beyond = np.isfinite(given.astype(np.float64)) & ~np.isfinite(given.astype(dtype))
+    if beyond.any():
+        faults.value("sinks", f"numbers that are finite in {dtype}, or infinite", str(given[beyond][0]))
     return given
 
 
@@ -484,8 +541,8 @@ def problem(
     computing = computing_dtype(dtype) or FLOAT64
     scores = _score_shape(faults, *known) if whole else None
     mask, causal = _mask(faults, mask, scores), flag(faults, "causal", causal, "masks.causal(offset) aligns otherwise")
-    bias, sinks = _bias(faults, bias, scores), _sinks(faults, sinks, scores)
-    scale = _scale(faults, scale, known[0].shape[-1] if scores else 1, computing)
+    bias, sinks = _bias(faults, bias, scores), _sinks(faults, sinks, scores, computing)
+    scale = _scale(faults, scale, known[0].shape[-1] if scores else 1)
     softcap = _softcap(faults, softcap, computing)
     dropout, rng = _dropout(faults, dropout, rng)
     faults.raise_any()

@@ -8,6 +8,7 @@ joins two, ``finish`` divides. The grouping does not matter: every way to split 
 from __future__ import annotations  # help() then shows ArrayLike as it is written
 
 from collections.abc import Iterable
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -265,17 +266,19 @@ def merge_attention(outs: Iterable[ArrayLike], lses: Iterable[ArrayLike]) -> tup
     >>> print(out.round(9), np.exp(lse).round(9))
     [[14.]] [6.]
     """
-    parts, dtype = _finished_parts(outs, lses)
     with np.errstate(all="ignore"):
-        whole = parts[0]
-        for piece in parts[1:]:
-            whole = merge(whole, piece)
-        out, lse = finish(whole)
-    return out.astype(dtype, copy=False), lse
+        parts, shrink, dtype = _finished_parts(outs, lses)
+        whole = reduce(merge, parts)
+        out, _ = finish(whole)
+        _, lse = finish(whole._replace(total=whole.total / shrink))
+        return out.astype(dtype, copy=False), lse
 
 
-def _finished_parts(outs: Any, lses: Any) -> tuple[list[Partial], np.dtype[Any]]:
-    """Each finished result as a partial one: its peak is the lse, its total 1, or 0 where it saw nothing."""
+def _finished_parts(outs: Any, lses: Any) -> tuple[list[Partial], float, np.dtype[Any]]:
+    """Each finished result as a partial one: its peak is the lse, its total 1, or 0 where it saw nothing.
+
+    All of them shrunk by a power of two, at least their number, so that sums of the largest values do not overflow.
+    """
     faults = Faults("merge_attention")
     pairs = {name: _sequence(faults, name, value) for name, value in (("outs", outs), ("lses", lses))}
     faults.raise_any()  # before they are counted: what could not be read is not missing
@@ -299,20 +302,24 @@ def _finished_parts(outs: Any, lses: Any) -> tuple[list[Partial], np.dtype[Any]]
     faults.raise_any()
     dtype = result_dtype(*(out.dtype for out in pairs["outs"]))
     computing = computing_dtype(result_dtype(dtype, *(lse.dtype for lse in pairs["lses"])))
-    return [
-        _finished_part(out.astype(computing), lse.astype(computing)) for out, lse in zip(*pairs.values(), strict=True)
-    ], dtype
+    shrink = 0.5 ** (len(pairs["outs"]) - 1).bit_length()
+    pieces = [(out.astype(computing), lse.astype(computing)) for out, lse in zip(*pairs.values(), strict=True)]
+    return [_finished_part(out, lse, shrink) for out, lse in pieces], shrink, dtype
 
 
 def _sequence(faults: Faults, name: str, value: Any) -> list[Array]:
     try:
-        items = list(value)
-    except TypeError:
+        items = None if isinstance(value, str | bytes) else list(value)
+    except MemoryError:
+        raise
+    except Exception:  # no sequence, or one that fails when it is read
+        items = None
+    if items is None:
         faults.type(name, "a sequence of arrays", type(value).__name__)
         return []
     return [given for i, item in enumerate(items) if (given := array(faults, f"{name}[{i}]", item)) is not None]
 
 
-def _finished_part(out: Array, lse: Array) -> Partial:
+def _finished_part(out: Array, lse: Array, shrink: float) -> Partial:
     seen = lse != -np.inf
-    return Partial(np.where(seen[..., None], out, 0), seen.astype(lse.dtype), lse)
+    return Partial(np.where(seen[..., None], out * shrink, 0), seen.astype(lse.dtype) * shrink, lse)

@@ -123,6 +123,11 @@ def _multi_head(arrays: list[Array], n_heads: int, causal: bool) -> MultiHeadSte
     return MultiHeadSteps(x, q, k, v, q_heads, k_heads, v_heads, steps, merged, out)
 
 
+def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
+    with np.errstate(all="ignore"):  # a float16 that is too large is inf, one too small is 0
+        return array.astype(dtype, copy=False)
+
+
 # -------------------------------------------------------------------------------------------- checking
 def _checked(
     faults: Faults, x: Any, weights: dict[str, Any], heads_name: str, heads: Any, causal: Any
@@ -138,7 +143,7 @@ def _checked(
         d_model = _width(faults, given, {name: weight.shape for name, weight in arrays.items() if weight is not None})
         if n_heads and d_model % n_heads:
             expected = f"a number that divides d_model = {d_model}"
-            faults.value(heads_name, expected, str(n_heads), "d_head = d_model / heads")
+            faults.value(heads_name, expected, str(n_heads), f"d_head = d_model / {heads_name}")
     faults.raise_any()
     known = [value for value in (given, *arrays.values()) if value is not None]
     dtype = result_dtype(*(value.dtype for value in known))
@@ -211,7 +216,7 @@ def multi_head_attention(
     faults = Faults("multi_head_attention")
     weights = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o}
     arrays, n_heads, causal, dtype = _checked(faults, x, weights, "heads", heads, causal)
-    return _multi_head(arrays, n_heads, causal).out.astype(dtype, copy=False)
+    return _cast(_multi_head(arrays, n_heads, causal).out, dtype)
 
 
 class MultiHeadSelfAttention:
@@ -251,7 +256,7 @@ class MultiHeadSelfAttention:
 
     def __init__(self, d_model: int, n_heads: int, seed: int | np.random.Generator = 0) -> None:
         faults = Faults("MultiHeadSelfAttention")
-        self.d_model = integer(faults, "d_model", d_model, 1, "the width of the tokens")
+        self.d_model = integer(faults, "d_model", d_model, 1, "the width of the tokens", most=2**20)
         self.n_heads = integer(faults, "n_heads", n_heads, 1, "a number of heads")
         if not faults.found and self.d_model % self.n_heads:
             expected = f"a number that divides d_model = {self.d_model}"
@@ -286,7 +291,7 @@ class MultiHeadSelfAttention:
             If ``x`` is of the wrong kind or shape.
         """
         steps, dtype = self._steps("MultiHeadSelfAttention", x, causal)
-        return steps.out.astype(dtype, copy=False), steps.attention.weights.astype(dtype, copy=False)
+        return _cast(steps.out, dtype), _cast(steps.weights, dtype)
 
     def steps(self, x: ArrayLike, causal: bool = False) -> MultiHeadSteps:
         """Apply the layer and keep every intermediate, the split into heads and their merge included; print the result.

@@ -171,11 +171,11 @@ def test_each_mark_stands_for_its_range() -> None:
         " a |  ..::|",
         "bb |++##@@|",
         " c |@@??..|",
-        "marks: '.' above 0, ':' above 0.05, '+' above 0.1, '#' above 0.25, '@' above 0.5",
+        "marks: '.' above 0, ':' above 0.05, '+' above 0.1, '#' above 0.25, '@' above 0.5, '?' NaN",
     ]
     shaded = heatmap(MATRIX, ["a", "bb", "c"], ["x", "y", "z"]).splitlines()
     assert shaded[:4] == [row.translate(str.maketrans(".:+#@", "·░▒▓█")) for row in rows[:4]]
-    assert shaded[4] == "marks: '·' above 0, '░' above 0.05, '▒' above 0.1, '▓' above 0.25, '█' above 0.5"
+    assert shaded[4] == "marks: '·' above 0, '░' above 0.05, '▒' above 0.1, '▓' above 0.25, '█' above 0.5, '?' NaN"
 
 
 def test_column_labels_are_read_downwards_and_end_together() -> None:
@@ -230,3 +230,9 @@ def test_durations_and_sizes_in_words() -> None:
     assert [console.duration(s) for s in (0.0, 1.5e-5, 0.25, 1, 75)] == ["0 ms", "0.015 ms", "250 ms", "1 s", "75 s"]
     sizes = [console.bytes_in_words(n) for n in (0, 1023, 1024, 3 * 2**20, 2**30, 5 * 2**40)]
     assert sizes == ["0 bytes", "1023 bytes", "1 KiB", "3 MiB", "1 GiB", "5120 GiB"]
+
+
+def test_nan_has_its_mark_in_the_legend() -> None:
+    picture = console.heatmap(np.array([[np.nan, 1.0]]), ["a"], ["b", "c"], console.Look("ascii"))
+    assert "|??@@|" in picture
+    assert picture.endswith("'@' above 0.5, '?' NaN")

@@ -188,7 +188,7 @@ def heatmap(matrix: NDArray[Any], row_labels: Sequence[str], column_labels: Sequ
     drawn = matrix[: len(names), : len(keys)]
     lines = [" " * (size + 2) + line for line in _downwards(keys)]
     lines += [f"{_pad(name, size, right=True)} |{_cells(row, look)}|" for name, row in zip(names, drawn, strict=True)]
-    lines.append(_legend(look))
+    lines.append(_legend(look, bool(np.isnan(drawn).any())))
     if drawn.shape != matrix.shape:
         lines.append(
             f"drawn: the first {drawn.shape[0]} of {matrix.shape[0]} queries and "
@@ -211,9 +211,10 @@ def _cells(row: NDArray[Any], look: Look) -> str:
     return "".join("??" if math.isnan(value) else 2 * marks[level] for value, level in zip(row, levels, strict=True))
 
 
-def _legend(look: Look) -> str:
+def _legend(look: Look, unknown: bool) -> str:
     marks = _SHADES if look.shades else _SIGNS
-    return "marks: " + ", ".join(f"'{m}' above {level:g}" for m, level in zip(marks[1:], _LEVELS, strict=True))
+    said = [f"'{mark}' above {level:g}" for mark, level in zip(marks[1:], _LEVELS, strict=True)]
+    return "marks: " + ", ".join(said + ["'?' NaN"] * unknown)
 
 
 def _coloured(text: str, look: Look) -> str:

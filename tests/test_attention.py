@@ -163,11 +163,17 @@ def test_extreme_scales_keep_their_meaning():
 @pytest.mark.parametrize(
     ("options", "match"),
     [
-        ({"mask": masks.causal}, r"mask: expected a bool array .*, got function .*; call it: mask=masks\.causal\(\)"),
-        ({"mask": hw.Mask}, r"mask: expected a bool array or a Mask, got type .*; call it"),
+        (
+            {"mask": masks.causal},
+            r"mask: expected a bool .*, got function .*; call it: mask=masks\.causal\(\.\.\.\)",
+        ),
+        ({"mask": hw.Mask}, r"mask: expected a bool array or a Mask, got type .*; pass a bool array, or a mask"),
         ({"mask": [masks.causal()]}, r"mask: expected .*, got list \[causal\(\)\]; masks are combined by & and \|"),
         ({"mask": np.array([[0, 0, -np.inf]])}, r"got dtype float64; it holds -inf, .* pass bias=mask"),
-        ({"bias": hw.alibi}, r"bias: expected a float array .*, got function .*; call it: bias=hw\.alibi"),
+        (
+            {"bias": hw.alibi},
+            r"bias: expected a float .*, got function .*; pass a float array or hw\.alibi\(slopes\)",
+        ),
         ({"bias": masks.causal()}, r"bias: expected a bias, got the mask causal\(\); pass it as mask="),
     ],
 )
@@ -187,6 +193,33 @@ def test_remedies_fit_the_mistake(options, match):
 def test_remedies_fit_the_shapes(shapes, match):
     with pytest.raises(ValueError, match=match):
         hw.scaled_dot_product_attention(*map(np.ones, shapes))
+
+
+@pytest.mark.parametrize("scale", [1.2e-38, 1e-30, 1e-18, 1e19, 1e30, 3e38])
+def test_a_scale_near_the_ends_of_float32_loses_no_digits(scale):
+    size = np.float32(abs(scale) ** -0.5)
+    q, k, v = (x.astype(np.float32) for x in qkv())
+    q, k = q * size, k * size
+    steps = hw.attention_steps(q, k, v, scale=scale)
+    exact = (q.astype(np.float64) @ k.astype(np.float64).T) * scale
+    np.testing.assert_allclose(steps.scores, exact, rtol=2e-6)
+
+
+def test_strong_sinks_are_not_taken_for_missing_keys():
+    assert "the rest is the sinks'" in str(hw.attention_steps(*qkv(), sinks=[1e3]))
+    assert "where no key is seen" in str(hw.attention_steps(*qkv(n_q=4), causal=True))
+
+
+@pytest.mark.parametrize("sink", [np.nan, np.inf])
+def test_sinks_are_numbers(sink):
+    with pytest.raises(ValueError, match=rf"sinks: expected numbers that are finite in float64, or -inf, got {sink}"):
+        hw.scaled_dot_product_attention(*qkv(), sinks=[sink])
+
+
+def test_the_print_is_its_own_whatever_the_callers_options():
+    expected = str(hw.attention_steps(*qkv()))
+    with np.printoptions(linewidth=400, sign="+", formatter={"all": lambda x: "?"}, precision=1, threshold=2):
+        assert str(hw.attention_steps(*qkv())) == expected
 
 
 # ------------------------------------------------------------------------------------------- the page

@@ -444,15 +444,18 @@ sys.exit(cli.main(sys.argv[1:]))
 @pytest.mark.skipif(os.name == "nt", reason="no such signals there")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 @pytest.mark.parametrize("when", ["computing", "writing"])
-def test_a_signal_ends_a_real_process_and_leaves_nothing(folder: Path, number: int, when: str) -> None:
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_signal_ends_a_real_process_and_leaves_nothing(folder: Path, number: int, when: str, times: int) -> None:
     before = state(folder)
     arguments = [sys.executable, "-c", SLOW, when, "attend", "in.npz", "-o", "old.npz", "--force"]
     with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-        process.send_signal(number)
+        for _ in range(times):  # an impatient user's second one does not stop the tidying up
+            process.send_signal(number)
         _, errors = process.communicate(timeout=30)
-    assert (process.returncode, errors) == (128 + number, "headwise attend: interrupted\n")
+    assert errors == "headwise attend: interrupted\n" or (times > 1 and errors.startswith("headwise attend: interr"))
+    assert process.returncode == 128 + number or (times > 1 and process.returncode == -number)  # at the very end
     assert state(folder) == before
 
 

@@ -905,7 +905,7 @@ OWN = "the query's own position"
         (masks.window(2, 0), f"keys from 2 before {OWN} up to it"),
         (masks.window(2, 3), f"keys from 2 before {OWN} up to 3 after it"),
         (masks.window(0, 3), f"keys from {OWN} up to 3 after {OWN}"),
-        (masks.window(0, 0), f"keys from {OWN} up to {OWN}"),
+        (masks.window(0, 0), f"the key at {OWN}"),
         (masks.lengths(3), "keys before the item's length"),
         (KEYS, "keys that are valid"),
         (masks.segments([0], [0]), "keys of the query's own segment"),
@@ -1234,8 +1234,26 @@ def test_no_items_at_all(make: Callable[[Any], Any]) -> None:
 
 
 def test_what_no_array_can_hold_is_refused_in_our_words() -> None:
-    for shape in ((2, 10**30), (2**40, 2**40), (1,) * 65):
-        with pytest.raises(ValueError, match=r"^Mask\.dense: shape: expected at most 24 axes and 2\*\*62 scores, got "):
+    for shape in ((2, 10**30), (2**40, 2**40), (1,) * 65, (2**70, 0), (0, 2**63)):
+        with pytest.raises(ValueError, match=r"^Mask\.dense: shape: expected at most 24 axes and 2\*\*59 scores, got "):
             masks.causal().dense(shape)
     with pytest.raises(ValueError, match=r"^Mask\.show: n_q: expected an integer of at most 2\*\*16, got 1000000"):
         masks.causal().show(10**6, 5)
+
+
+@pytest.mark.parametrize("nest", [lambda m, x: (m & x) | x, lambda m, x: ~(m & x)], ids=["and or", "not and"])
+def test_nesting_is_refused_where_it_is_built_before_it_is_too_deep(nest: Callable[[Any, Any], Any]) -> None:
+    deepest, other = masks.causal(), masks.lengths(2)
+    for _ in range(32):
+        deepest = nest(deepest, other)
+    with pytest.raises(ValueError, match=r"mask: expected at most 64 levels of &, \| and ~ inside each other, got 65"):
+        nest(deepest, other)
+    assert deepest.dense((3, 3)).shape == (3, 3)
+    assert deepest.tile((3, 3), (), (0, 3), (0, 3)) is not None
+    assert len(repr(deepest)) > 64
+    pickle.loads(pickle.dumps(deepest))
+
+
+def test_a_maker_that_was_not_called_is_no_operand() -> None:
+    with pytest.raises(TypeError, match=r"operand: expected a Mask or a bool array.*, got function .*; call it$"):
+        masks.causal() & masks.causal

@@ -550,3 +550,19 @@ def test_leading_axes_that_do_not_broadcast() -> None:
     text = "outs: expected one (n_q, d_v), and leading axes that broadcast, got (5, 2, 3), (7, 2, 3)"
     with pytest.raises(ValueError, match=exactly(f"merge_attention: {text}")):
         hw.merge_attention([np.ones((5, 2, 3)), np.ones((7, 2, 3))], [np.ones((5, 2)), np.ones((7, 2))])
+
+
+def test_merging_with_nothing_changes_no_bit_of_the_smallest_values() -> None:
+    for dtype in (np.float32, np.float64):
+        tiny = np.array([[np.finfo(dtype).smallest_subnormal]], dtype)
+        empty = (np.zeros_like(tiny), np.array([-INF], dtype))
+        out, lse = hw.merge_attention([tiny, empty[0], empty[0]], [np.zeros(1, dtype), empty[1], empty[1]])
+        assert out == tiny
+        assert lse == 0
+        assert lse.dtype == dtype
+
+
+def test_the_log_sum_of_a_single_query_keeps_its_type() -> None:
+    three = [np.ones(3, np.float32)] * 3
+    assert hw.merge_attention(three, [np.asarray(np.float32(1))] * 3)[1].dtype == np.float32
+    assert hw.merge_attention(three[:1], [np.asarray(np.float32(1))])[1].dtype == np.float32

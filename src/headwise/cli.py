@@ -291,21 +291,24 @@ class _Stopped(KeyboardInterrupt):
 
 @contextmanager
 def _stopping() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP end a command as Ctrl-C does, which removes what is half written."""
+    """Let SIGTERM and SIGHUP end a command as Ctrl-C does, which removes what is half written; the first one counts."""
 
     def stop(number: int, frame: Any) -> NoReturn:
+        for other in taken:
+            signal.signal(other, signal.SIG_IGN)
         raise _Stopped(number)
 
-    known = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    plain = (signal.SIG_DFL, signal.default_int_handler)
+    known = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     mine = threading.current_thread() is threading.main_thread()  # elsewhere no handler can be set
-    taken = [number for number in known if mine and signal.getsignal(number) is signal.SIG_DFL]
+    taken = {number: signal.getsignal(number) for number in known if mine and signal.getsignal(number) in plain}
     for number in taken:
         signal.signal(number, stop)
     try:
         yield
     finally:
-        for number in taken:
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in taken.items():
+            signal.signal(number, handler)
 
 
 def _silence() -> None:

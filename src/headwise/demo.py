@@ -242,8 +242,10 @@ def array_letters(name: str, shape: tuple[int, ...]) -> str:
     >>> array_letters("k", (2, 3, 5, 7)), array_letters("mask", (5,))
     ('(B, G, n_k, d_k)', '(n_k)')
     """
+    if name == "lengths":
+        return {0: "()", 1: "(B)"}.get(len(shape), "(..., B)")
     if len(shape) < 2:
-        return {"lengths": "(B)", "sinks": "(H)"}.get(name, "(n_k)") if shape else "()"
+        return ("(H)" if name == "sinks" else "(n_k)") if shape else "()"
     tails = {"q": "n_q, d_k", "k": "n_k, d_k", "v": "n_k, d_v", "out": "n_q, d_v"}
     named = letters(shape).replace("n_q, n_k", tails.get(name, "n_q, n_k"))
     return named.replace("H", "G") if name in ("k", "v") and len(shape) > 3 else named

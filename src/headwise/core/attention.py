@@ -33,7 +33,7 @@ class AttentionSteps(NamedTuple):
     biased : ndarray, shape (..., H, n_q, n_k)
         ``capped + bias``; what came before without bias.
     masked : ndarray, shape (..., H, n_q, n_k)
-        ``-inf`` where a query may not attend; what came before without mask.
+        ``-inf`` where a query may not attend, by mask, causal or ``-inf`` in the bias; else what came before.
     weights : ndarray, shape (..., H, n_q, n_k)
         Softmax over the keys, before dropout.
     out : ndarray, shape (..., H, n_q, d_v)
@@ -78,9 +78,11 @@ def _attention(p: Problem) -> AttentionSteps:
 
 
 def _scaled(q: Array, k_t: Array, scale: float) -> Array:
-    """``q k^T * scale``, multiplied where nothing overflows unless the scores themselves do."""
-    limits = np.finfo(q.dtype)
-    if q.dtype == np.float32 and scale and not float(limits.tiny) <= abs(scale) <= float(limits.max):
+    """``q k^T * scale``: the scale goes where it cannot make a finite score overflow on the way.
+
+    One so far from 1 that float32 would lose digits on the way is applied in float64.
+    """
+    if q.dtype == np.float32 and scale and not 2.0**-60 <= abs(scale) <= 2.0**60:
         return _scaled(q.astype(np.float64), k_t.astype(np.float64), scale).astype(q.dtype)
     factor = q.dtype.type(scale)
     return _per_head(q * factor, k_t) if abs(scale) <= 1 else np.multiply(_per_head(q, k_t), factor)
@@ -120,6 +122,7 @@ def _per_head_column(p: Problem) -> Array:
 def _dropped(weights: Array, p: Problem) -> Array:
     assert p.rng is not None  # its absence is a fault
     keep = Keep(p.dropout, p.rng)
+    # where p = 1 nothing is kept, and there is nothing to divide by
     kept: Array = weights * keep.dense(p.scores) / weights.dtype.type(keep.kept or 1)
     return kept
 
@@ -244,7 +247,8 @@ def scaled_dot_product_attention(
         0 for a query that may attend to nothing. In the float type of q, k and v together; float16 and bfloat16 are
         computed in float32, integers and bool count as float64.
     weights : ndarray, shape (..., H, n_q, n_k)
-        What each query gives to each key, before dropout; a row sums to 1 (less with sinks, 0 without keys).
+        What each query gives to each key, before dropout; a row sums to 1 (less with sinks, 0 without keys, NaN
+        where a visible score is NaN or ``+inf``).
 
     Raises
     ------
@@ -287,14 +291,14 @@ def _describe(steps: AttentionSteps) -> str:
             Line("capped", scores, steps.capped, capped),
             Line("biased", scores, steps.biased, biased),
             Line("masked", scores, steps.masked, masked),
-            Line("weights", scores, steps.weights, f"softmax over the keys: {_row_sums(steps.weights)}"),
+            Line("weights", scores, steps.weights, f"softmax over the keys: {_row_sums(steps.weights, steps.lse)}"),
             Line("out", scores.replace("n_k", "d_v"), steps.out, "weights v, after dropout if there is any"),
             Line("lse", scores.replace(", n_k", ""), steps.lse, "log of the softmax's denominator", own_axes=1),
         ]
     )
 
 
-def _row_sums(weights: Array) -> str:
+def _row_sums(weights: Array, lse: Array) -> str:
     sums = weights.astype(np.float64).sum(axis=-1)
     if not sums.size:
         return "no rows"
@@ -304,6 +308,6 @@ def _row_sums(weights: Array) -> str:
     whole = np.isclose(sums, 1, rtol=0, atol=tolerance)
     if whole.all():
         return "rows sum to 1"
-    if (whole | (sums == 0)).all():
+    if (whole | (np.isneginf(lse) & (sums == 0))).all():
         return "rows sum to 1, or to 0 where no key is seen"
     return f"rows sum to {sums.min():.3g} to {sums.max():.3g}, the rest is the sinks'"

@@ -55,7 +55,8 @@ def _numbers(line: Line) -> list[str]:
     largest = np.abs(first[np.isfinite(first)]).max(initial=0.0)
     calm = largest == 0 or 1e-2 <= largest < 1e5  # else in powers of ten
     options: Any = {"floatmode": "fixed"} if calm else {"formatter": {"float_kind": "{:.2e}".format}}
-    text = np.array2string(
-        first, precision=3, suppress_small=calm, separator=", ", threshold=36, edgeitems=2, **options
-    )
+    with np.printoptions(formatter=None, sign="-", linewidth=88, nanstr="nan", infstr="inf", legacy=False):
+        text = np.array2string(
+            first, precision=3, suppress_small=calm, separator=", ", threshold=36, edgeitems=2, **options
+        )
     return [row for row in text.split("\n") if row]

@@ -25,6 +25,7 @@ from headwise.core.shapes import (
     batch_axes,
     brief,
     broadcast_all,
+    given_as,
     integer,
     item_integers,
     mask_misfits,
@@ -35,6 +36,8 @@ from headwise.core.shapes import (
     words,
 )
 
+_DEEPEST = 64
+
 
 class Mask:
     """A predicate of (item, query i, key j). Made by the functions of this module, combined by ``&``, ``|``, ``~``."""
@@ -42,6 +45,7 @@ class Mask:
     __array_ufunc__ = None  # so that `array & mask` asks the mask
     __slots__ = ()
     role = "mask"
+    depth = 0  # how many joins and negations stand inside each other
 
     # What each kind of mask answers. `lead` is the index of one item and head, or None for all of them at once.
     def misfits(self, scores: Shape) -> list[Fault]:
@@ -185,7 +189,7 @@ class Mask:
         return _join("|", other, self)
 
     def __invert__(self) -> Mask:
-        return self.mask if isinstance(self, _Not) else _Not(self)
+        return self.mask if isinstance(self, _Not) else _shallow("~Mask", _Not(self))
 
     def __bool__(self) -> NoReturn:
         raise TypeError(
@@ -298,13 +302,14 @@ class _Given(Mask):
 class _Joined(Mask):
     """All (``&``) or at least one (``|``) of several masks."""
 
-    __slots__ = ("parts", "sign")
+    __slots__ = ("depth", "parts", "sign")
 
     def __init__(self, sign: str, *sides: Mask) -> None:
         # A long chain is one flat row, and a mask joined with itself is that mask: neither grows into a deep tree.
         flat = [part for side in sides for part in (side.parts if _is_joined(side, sign) else (side,))]
         self.sign = sign
         self.parts: tuple[Mask, ...] = tuple({id(part): part for part in flat}.values())
+        self.depth = 1 + max(part.depth for part in self.parts)
 
     def misfits(self, scores: Shape) -> list[Fault]:
         return [fault for part in self.parts for fault in part.misfits(scores)]
@@ -338,10 +343,10 @@ def _is_joined(mask: Mask, sign: str) -> TypeGuard[_Joined]:
 class _Not(Mask):
     """The pairs that another mask refuses."""
 
-    __slots__ = ("mask",)
+    __slots__ = ("depth", "mask")
 
     def __init__(self, mask: Mask) -> None:
-        self.mask = mask
+        self.mask, self.depth = mask, 1 + mask.depth
 
     def misfits(self, scores: Shape) -> list[Fault]:
         return self.mask.misfits(scores)
@@ -637,6 +642,8 @@ def _reach(left: int | None, right: int | None, offset: PerItem | None) -> str:
     """A band in words."""
     if left is None and right is None:
         return "all keys"
+    if left == right == 0 and offset is None:
+        return "the key at the query's own position"
     own = "the query's own position"
     if offset is not None:
         place = f"{int(offset.values):+d}" if offset.values.ndim == 0 else "+ the item's offset"
@@ -663,13 +670,25 @@ def _join(sign: str, left: Any, right: Any) -> Mask:
     sides = [_operand(faults, side) for side in (left, right)]
     faults.raise_any()
     joined = _Joined(sign, *sides)
-    return joined if len(joined.parts) > 1 else joined.parts[0]
+    return _shallow(f"Mask {sign} Mask", joined) if len(joined.parts) > 1 else joined.parts[0]
+
+
+def _shallow(function: str, mask: Mask) -> Mask:
+    """The mask, if it is not nested beyond what can be evaluated: a chain of one sign is flat, however long."""
+    if mask.depth > _DEEPEST:
+        faults = Faults(function)
+        faults.value("mask", f"at most {_DEEPEST} levels of &, | and ~ inside each other", str(mask.depth))
+        faults.raise_any()
+    return mask
 
 
 def _operand(faults: Faults, side: Any) -> Mask:
     if isinstance(side, Mask):
         return side
     expected = "a Mask or a bool array, True = may attend"
+    if callable(side):
+        faults.type("operand", expected, given_as(side), "call it")
+        return _Given(np.zeros((), bool))
     if side is None or isinstance(side, bool | np.bool_):
         faults.type("operand", expected, str(side), "convert it by astype(bool)")
         return _Given(np.zeros((), bool))

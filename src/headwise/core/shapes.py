@@ -145,7 +145,7 @@ def tile_lead(faults: Faults, lead: Any, axes: Shape) -> Shape:
     """The index of an item and head as a tuple of ints."""
     try:
         index = tuple(operator.index(i) for i in lead)
-        got = words(index)
+        got = shown(index)
     except TypeError:
         index, got = (-1,) * max(1, len(axes)), shown(lead)
     if len(index) != len(axes) or any(not 0 <= i < n for i, n in zip(index, axes, strict=True)):
@@ -345,9 +345,9 @@ def score_shape(function: str, given: FitsScores, shape: Any, whole: bool = Fals
         faults.type("shape", "a score shape (..., n_q, n_k)", given_as(shape))
         faults.raise_any()
     if len(scores) < 2 or min(scores) < 0:
-        faults.value("shape", "a score shape (..., n_q, n_k)", words(scores))
-    elif len(scores) > MOST_AXES or (whole and prod(scores) > WIDEST_INT):
-        faults.value("shape", f"at most {MOST_AXES} axes and 2**62 scores", shown(scores))
+        faults.value("shape", "a score shape (..., n_q, n_k)", shown(scores))
+    elif len(scores) > MOST_AXES or max(scores) > WIDEST_INT or (whole and prod(max(1, n) for n in scores) > 2**59):
+        faults.value("shape", f"at most {MOST_AXES} axes and 2**59 scores", shown(scores))
     else:
         faults.found += given.misfits(scores)
     faults.raise_any()
@@ -380,7 +380,9 @@ def _mask_array(faults: Faults, mask: Any) -> Array | None:
     """The mask as an array, or None with the fault noted: what is no array is often a mask in other words."""
     expected, remedy = "a bool array or a Mask", ""
     if callable(mask):
-        remedy = f"call it: mask=masks.{getattr(mask, '__name__', 'causal')}()"
+        name = getattr(mask, "__name__", "")
+        made = name in ("causal", "window", "lengths", "keys", "segments", "positions")
+        remedy = f"call it: mask=masks.{name}(...)" if made else "pass a bool array, or a mask of headwise.masks"
     elif isinstance(mask, str):
         remedy = "causal=True, or a mask of headwise.masks"
     elif isinstance(mask, list | tuple) and any(isinstance(part, FitsScores) for part in mask):
@@ -399,7 +401,7 @@ def _bias(faults: Faults, bias: Any, scores: Shape | None) -> Any:
         return _fitted(faults, "bias", bias, scores)
     given = None
     if callable(bias):
-        faults.type("bias", "a float array or a bias object", given_as(bias), "call it: bias=hw.alibi(slopes)")
+        faults.type("bias", "a float array or a bias object", given_as(bias), "pass a float array or hw.alibi(slopes)")
     else:
         given = plain_array(faults, "bias", bias)
     if given is None:
@@ -429,9 +431,9 @@ def _sinks(faults: Faults, sinks: Any, scores: Shape | None, dtype: np.dtype[Any
         return given
     faults.found += per_head_misfits("sinks", given, scores)
     with np.errstate(all="ignore"):
-        beyond = np.isfinite(given.astype(np.float64)) & ~np.isfinite(given.astype(dtype))
-    if beyond.any():
-        faults.value("sinks", f"numbers that are finite in {dtype}, or infinite", str(given[beyond][0]))
+        wrong = ~(given.astype(dtype) < np.inf)
+    if wrong.any():
+        faults.value("sinks", f"numbers that are finite in {dtype}, or -inf", str(given[wrong][0]))
     return given
 
 

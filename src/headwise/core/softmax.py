@@ -29,7 +29,8 @@ from headwise.core.shapes import (
 def exponentials(scores: Array, peak: Array | float | None = None) -> tuple[Array, Array]:
     """``exp(scores - peak)`` over the last axis, and the peak: the row's maximum unless another reference is given.
 
-    A row of ``-inf`` alone has peak ``-inf`` and exponentials 0; the rest is the plain formula, NaN and ``+inf`` too.
+    A row of ``-inf`` alone has exponentials 0, and peak ``-inf`` unless one is given; the rest is the plain formula,
+    NaN and ``+inf`` too.
     """
     if peak is None:
         peak = scores.max(axis=-1, initial=-np.inf)
@@ -154,7 +155,7 @@ class Partial(NamedTuple):
 
     acc: Array  # (..., n_q, d_v)  sum over these keys of exp(score - peak) * v
     total: Array  # (..., n_q)      sum over these keys of exp(score - peak)
-    peak: Array  # (..., n_q)      the reference taken off; -inf where nothing was seen
+    peak: Array  # (..., n_q)      the reference taken off; by default the maximum, -inf where nothing was seen
 
 
 def part(scores: Array, v: Array, peak: Array | float | None = None) -> Partial:
@@ -167,8 +168,8 @@ def part(scores: Array, v: Array, peak: Array | float | None = None) -> Partial:
     v : ndarray, shape (..., n_k, d_v)
         Values, finite where no query may attend.
     peak : ndarray, shape (..., n_q), or float, optional
-        The reference to take off. By default each row's maximum; any finite one is as right as long as nothing
-        overflows, and 0 does where scores are known to be small.
+        The reference to take off. By default each row's maximum. Any other finite one is as right as long as no row's
+        exponentials all underflow or any overflows; 0 does where scores are known to be small in magnitude.
 
     Returns
     -------
@@ -271,13 +272,14 @@ def merge_attention(outs: Iterable[ArrayLike], lses: Iterable[ArrayLike]) -> tup
         whole = reduce(merge, parts)
         out, _ = finish(whole)
         _, lse = finish(whole._replace(total=whole.total / shrink))
-        return out.astype(dtype, copy=False), lse
+        return out.astype(dtype, copy=False), lse.astype(parts[0].peak.dtype, copy=False)
 
 
 def _finished_parts(outs: Any, lses: Any) -> tuple[list[Partial], float, np.dtype[Any]]:
     """Each finished result as a partial one: its peak is the lse, its total 1, or 0 where it saw nothing.
 
-    All of them shrunk by a power of two, at least their number, so that sums of the largest values do not overflow.
+    Where values are so large that their sum could overflow, values and totals are multiplied by a power of two, which
+    is returned too: at most one over the number of results, and else 1.
     """
     faults = Faults("merge_attention")
     pairs = {name: _sequence(faults, name, value) for name, value in (("outs", outs), ("lses", lses))}
@@ -302,9 +304,11 @@ def _finished_parts(outs: Any, lses: Any) -> tuple[list[Partial], float, np.dtyp
     faults.raise_any()
     dtype = result_dtype(*(out.dtype for out in pairs["outs"]))
     computing = computing_dtype(result_dtype(dtype, *(lse.dtype for lse in pairs["lses"])))
-    shrink = 0.5 ** (len(pairs["outs"]) - 1).bit_length()
     pieces = [(out.astype(computing), lse.astype(computing)) for out, lse in zip(*pairs.values(), strict=True)]
-    return [_finished_part(out, lse, shrink) for out, lse in pieces], shrink, dtype
+    most = float(np.finfo(pieces[0][0].dtype).max) / len(pieces)
+    crowded = any((np.isfinite(out) & (np.abs(out) > most)).any() for out, _ in pieces)
+    shrink = 0.5 ** (len(pieces) - 1).bit_length() if crowded else 1.0
+    return [_finished_part(out, lse, lse.dtype.type(shrink)) for out, lse in pieces], shrink, dtype
 
 
 def _sequence(faults: Faults, name: str, value: Any) -> list[Array]:
@@ -320,6 +324,6 @@ def _sequence(faults: Faults, name: str, value: Any) -> list[Array]:
     return [given for i, item in enumerate(items) if (given := array(faults, f"{name}[{i}]", item)) is not None]
 
 
-def _finished_part(out: Array, lse: Array, shrink: float) -> Partial:
+def _finished_part(out: Array, lse: Array, shrink: Any) -> Partial:
     seen = lse != -np.inf
     return Partial(np.where(seen[..., None], out * shrink, 0), seen.astype(lse.dtype) * shrink, lse)

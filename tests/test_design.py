@@ -49,14 +49,13 @@ def test_a_mask_of_another_dtype_is_an_error_that_gives_the_fix(dtype):
         sdpa(*stock(), mask=np.ones((1, 3), dtype))
 
 
-@pytest.mark.parametrize(("lead", "n_items"), [((2,), 2), ((2, 3), 2), ((2, 2), 2)])
-def test_per_item_arrays_go_with_the_batch_never_with_heads(lead, n_items):
+@pytest.mark.parametrize("lead", [(2,), (2, 3), (2, 2)])
+def test_per_item_arrays_go_with_the_batch_never_with_heads(lead):
     q, k, v = qkv(*lead)
     _, weights = sdpa(q, k, v, masks.lengths([3, 5]))
     for item, length in enumerate([3, 5]):
         assert (weights[item][..., length:] == 0).all()
         assert (weights[item][..., :length] > 0).all()
-    assert n_items == len(weights)
 
 
 def test_per_item_arrays_of_the_heads_size_are_refused():
@@ -418,9 +417,8 @@ def test_a_bias_below_the_computing_type_masks():
 
 @pytest.mark.parametrize("ndim", [25, 36, 50])
 def test_more_axes_than_numpy_has_are_refused(ndim):
-    many = np.ones((1,) * min(ndim, 32))
-    if ndim > 32 and np.lib.NumpyVersion(np.__version__) < "2.0.0":
-        ndim = 32
+    most = 32 if np.lib.NumpyVersion(np.__version__) < "2.0.0" else 64  # what NumPy itself can make
+    ndim = min(ndim, most)
     many = np.ones((1,) * ndim)
     with pytest.raises(ValueError, match=rf"q: expected at most 24 axes, got {ndim}"):
         sdpa(many, many, many)

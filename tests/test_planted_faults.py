@@ -63,7 +63,7 @@ FAULTS = {
     ],
     "masked NaN in v": [(ATTENTION, "if visible is None or np.isfinite(v).all():", "if True:")],
     "upper-left alignment": [
-        (MASKS, "if self.items else scores[-1] - scores[-2]", "if self.items else 0"),
+        (SHAPES, "own = scores[-1] - scores[-2] if offset is None", "own = 0 if offset is None"),
     ],
     "causal off by one": [(MASKS, 'mask = _Band("causal", None, 0,', 'mask = _Band("causal", None, 1,')],
     "lengths against heads": [

@@ -25,14 +25,14 @@ from headwise.core.shapes import (
     batch_axes,
     brief,
     broadcast_all,
+    distances,
     given_as,
     integer,
     item_integers,
     mask_misfits,
     plain_array,
     score_shape,
-    tile_lead,
-    tile_span,
+    tile_of,
     words,
 )
 
@@ -96,12 +96,7 @@ class Mask:
         >>> print(causal().tile((4, 4), (), (0, 2), (2, 4)), causal().tile((4, 4), (), (2, 4), (0, 2)))
         False True
         """
-        scores = score_shape("Mask.tile", self, shape)
-        faults = Faults("Mask.tile")
-        spans = [tile_span(faults, "rows", rows, scores[-2]), tile_span(faults, "cols", cols, scores[-1])]
-        index = tile_lead(faults, lead, scores[:-2])
-        faults.raise_any()
-        return self._tile(scores, index, *spans)
+        return self._tile(*tile_of("Mask.tile", self, shape, lead, rows, cols))
 
     def _tile(self, scores: Shape, lead: Shape, rows: slice, cols: slice) -> bool | Array:
         size = (rows.stop - rows.start, cols.stop - cols.start)
@@ -253,17 +248,19 @@ class _Band(_Rule):
         self.left = WIDEST_INT * 4 if left is None else left
         self.right = WIDEST_INT * 4 if right is None else right
 
-    def _offset(self, scores: Shape, lead: Shape | None, rows: slice, cols: slice) -> Any:
-        return self.items[0].of(scores, lead, rows, cols) if self.items else scores[-1] - scores[-2]
+    @property
+    def offset(self) -> PerItem | None:
+        """How many keys come before query 0's own; None where that follows from n_q and n_k."""
+        return self.items[0] if self.items else None
 
     def _at(self, scores: Shape, lead: Shape | None, rows: slice, cols: slice) -> Array:
-        i, j = np.arange(rows.start, rows.stop)[:, None], np.arange(cols.start, cols.stop)
-        return self.test(j - (i + self._offset(scores, lead, rows, cols)), self.left, self.right)
+        return self.test(distances(self.offset, scores, lead, rows, cols), self.left, self.right)
 
     def _known(self, scores: Shape, lead: Shape, rows: slice, cols: slice) -> bool | None:
         # Every whole number from lowest to highest is the distance of some pair of the tile, so this misses nothing.
-        offset = int(np.asarray(self._offset(scores, lead, rows, cols)).item())
-        lowest, highest = cols.start - (rows.stop - 1 + offset), cols.stop - 1 - (rows.start + offset)
+        first, last = slice(rows.start, rows.start + 1), slice(cols.start, cols.start + 1)
+        corner = int(distances(self.offset, scores, lead, first, last).item())
+        lowest, highest = corner - (rows.stop - 1 - rows.start), corner + (cols.stop - 1 - cols.start)
         if highest < -self.left or lowest > self.right:
             return False
         return True if -self.left <= lowest and highest <= self.right else None
@@ -642,12 +639,12 @@ def _reach(left: int | None, right: int | None, offset: PerItem | None) -> str:
     """A band in words."""
     if left is None and right is None:
         return "all keys"
-    if left == right == 0 and offset is None:
-        return "the key at the query's own position"
-    own = "the query's own position"
-    if offset is not None:
-        place = f"{int(offset.values):+d}" if offset.values.ndim == 0 else "+ the item's offset"
-        own = f"position i {place[0]} {place[1:].strip()}" if place not in ("+0", "-0") else "position i"
+    own = "the query's own position" if offset is None else "position i + the item's offset"
+    if offset is not None and offset.values.ndim == 0:
+        steps = int(offset.values)
+        own = f"position i {'+' if steps > 0 else '-'} {abs(steps)}" if steps else "position i"
+    if left == right == 0:
+        return f"the key at {own}"
     start = "keys" if left is None else f"keys from {left} before {own}" if left else f"keys from {own}"
     if right is None:
         return f"{start} on"
@@ -685,19 +682,19 @@ def _shallow(function: str, mask: Mask) -> Mask:
 def _operand(faults: Faults, side: Any) -> Mask:
     if isinstance(side, Mask):
         return side
-    expected = "a Mask or a bool array, True = may attend"
+    expected, remedy = "a Mask or a bool array, True = may attend", "convert it by astype(bool)"
+    given = None
     if callable(side):
         faults.type("operand", expected, given_as(side), "call it")
-        return _Given(np.zeros((), bool))
-    if side is None or isinstance(side, bool | np.bool_):
-        faults.type("operand", expected, str(side), "convert it by astype(bool)")
-        return _Given(np.zeros((), bool))
-    given = plain_array(faults, "operand", side)
-    if given is None or given.dtype != np.bool_:
-        if given is not None:
-            faults.type("operand", expected, f"dtype {given.dtype}", "convert it by astype(bool)")
-        return _Given(np.zeros((), bool))
-    return _Given(given.copy())  # ours: a caller who changes theirs later does not change the mask
+    elif side is None or isinstance(side, bool | np.bool_):
+        faults.type("operand", expected, str(side), remedy)
+    else:
+        given = plain_array(faults, "operand", side)
+    if given is not None and given.dtype != np.bool_:
+        faults.type("operand", expected, f"dtype {given.dtype}", remedy)
+        given = None
+    nothing = np.zeros((), bool)  # stands in until the fault is raised
+    return _Given(nothing if given is None else given.copy())  # ours: a caller who changes theirs changes no mask
 
 
 # ------------------------------------------------------------------------------------------- pictures

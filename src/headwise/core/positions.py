@@ -16,12 +16,12 @@ from headwise.core.shapes import (
     Span,
     array,
     brief,
+    distances,
     integer,
     item_integers,
     per_head_misfits,
     score_shape,
-    tile_lead,
-    tile_span,
+    tile_of,
     words,
 )
 
@@ -84,9 +84,7 @@ class Alibi:
 
     def _at(self, scores: Shape, lead: Shape | None, rows: slice, cols: slice) -> Array:
         """The bias of these queries and keys, for one item and head, or (lead None) broadcasting to all: float64."""
-        i, j = np.arange(rows.start, rows.stop)[:, None], np.arange(cols.start, cols.stop)
-        offset = self.offset.of(scores, lead, rows, cols) if self.offset else scores[-1] - scores[-2]
-        distance: Array = np.abs(i + offset - j)
+        distance = np.abs(distances(self.offset, scores, lead, rows, cols))
         if len(scores) == 2:
             slopes = self.slopes[0]
         else:
@@ -95,14 +93,9 @@ class Alibi:
             bias: Array = -slopes * distance
         return bias
 
-    def tile(self, shape: Shape, lead: Shape | None, rows: Span, cols: Span) -> Array:
-        """The bias of a tile, float64: of one item and head, or (lead None) broadcasting to all. As ``Mask.tile``."""
-        scores = score_shape("Alibi.tile", self, shape)
-        faults = Faults("Alibi.tile")
-        spans = [tile_span(faults, "rows", rows, scores[-2]), tile_span(faults, "cols", cols, scores[-1])]
-        index = None if lead is None else tile_lead(faults, lead, scores[:-2])
-        faults.raise_any()
-        return self._at(scores, index, *spans)
+    def tile(self, shape: Shape, lead: Shape, rows: Span, cols: Span) -> Array:
+        """The bias of a tile of one item and head: float64, shape (n_rows, n_cols). Arguments as of ``Mask.tile``."""
+        return self._at(*tile_of("Alibi.tile", self, shape, lead, rows, cols))
 
     def dense(self, shape: Shape) -> Array:
         """The bias of all queries and keys, of that score shape: float64, read-only."""

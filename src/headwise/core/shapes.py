@@ -126,33 +126,6 @@ def broadcast_all(*shapes: Shape) -> Shape | None:
     return tuple(reversed(whole))
 
 
-def tile_span(faults: Faults, name: str, span: Any, n: int) -> slice:
-    """The rows or columns of a tile as a slice of ints."""
-    ends = (span.start, span.stop) if isinstance(span, slice | range) else span
-    if isinstance(span, slice):
-        ends = (0 if span.start is None else span.start, n if span.stop is None else span.stop)
-    try:
-        first, stop = (operator.index(end) for end in ends)
-    except (TypeError, ValueError):
-        first, stop = 1, 0  # no pair of integers: no span either
-    if getattr(span, "step", None) in (None, 1) and 0 <= first <= stop <= n:
-        return slice(first, stop)
-    faults.value(name, f"(first, stop) with 0 <= first <= stop <= {n}", shown(span))
-    return slice(0, 0)
-
-
-def tile_lead(faults: Faults, lead: Any, axes: Shape) -> Shape:
-    """The index of an item and head as a tuple of ints."""
-    try:
-        index = tuple(operator.index(i) for i in lead)
-        got = shown(index)
-    except TypeError:
-        index, got = (-1,) * max(1, len(axes)), shown(lead)
-    if len(index) != len(axes) or any(not 0 <= i < n for i, n in zip(index, axes, strict=True)):
-        faults.value("lead", f"an index into the leading axes {words(axes)}", got)
-    return index
-
-
 # ------------------------------------------------------------------------------------------- dtypes
 def computing_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     """float64 for float64, integers and bool; float32 for float32 and the half types; None for anything else."""
@@ -352,6 +325,45 @@ def score_shape(function: str, given: FitsScores, shape: Any, whole: bool = Fals
         faults.found += given.misfits(scores)
     faults.raise_any()
     return scores
+
+
+def _span(faults: Faults, name: str, span: Any, n: int) -> slice:
+    """The rows or columns of a tile as a slice of ints."""
+    ends = (span.start, span.stop) if isinstance(span, slice | range) else span
+    if isinstance(span, slice):
+        ends = (0 if span.start is None else span.start, n if span.stop is None else span.stop)
+    try:
+        first, stop = (operator.index(end) for end in ends)
+    except (TypeError, ValueError):
+        first, stop = 1, 0  # no pair of integers: no span either
+    if getattr(span, "step", None) in (None, 1) and 0 <= first <= stop <= n:
+        return slice(first, stop)
+    faults.value(name, f"(first, stop) with 0 <= first <= stop <= {n}", shown(span))
+    return slice(0, 0)
+
+
+def _index(faults: Faults, lead: Any, axes: Shape) -> Shape:
+    """The index of an item and head as a tuple of ints."""
+    try:
+        index = tuple(operator.index(i) for i in lead)
+        got = shown(index)
+    except TypeError:
+        index, got = (-1,) * max(1, len(axes)), shown(lead)
+    if len(index) != len(axes) or any(not 0 <= i < n for i, n in zip(index, axes, strict=True)):
+        faults.value("lead", f"an index into the leading axes {words(axes)}", got)
+    return index
+
+
+def tile_of(
+    function: str, given: FitsScores, shape: Any, lead: Any, rows: Any, cols: Any
+) -> tuple[Shape, Shape, slice, slice]:
+    """The score shape and the place of a tile of one item and head, once a mask or bias is known to fit the shape."""
+    scores = score_shape(function, given, shape)
+    faults = Faults(function)
+    spans = _span(faults, "rows", rows, scores[-2]), _span(faults, "cols", cols, scores[-1])
+    index = _index(faults, lead, scores[:-2])
+    faults.raise_any()
+    return scores, index, *spans
 
 
 def _mask(faults: Faults, mask: Any, scores: Shape | None) -> Any:
@@ -594,6 +606,17 @@ class PerItem:
 
     def _size(self, scores: Shape) -> Shape:
         return {"": (), "n_q": scores[-2:-1], "n_k": scores[-1:]}[self.axis]
+
+
+def distances(offset: PerItem | None, scores: Shape, lead: Shape | None, rows: slice, cols: slice) -> Array:
+    """How far each key lies after its query's own position: ``j - (i + offset)``, for one item or (lead None) for all.
+
+    Without an offset the last query's position is that of the last key: lower-right.
+    """
+    i, j = np.arange(rows.start, rows.stop)[:, None], np.arange(cols.start, cols.stop)
+    own = scores[-1] - scores[-2] if offset is None else offset.of(scores, lead, rows, cols)
+    distance: Array = j - (i + own)
+    return distance
 
 
 def brief(values: Array) -> str:

@@ -149,15 +149,32 @@ def test_alibi_with_causal_equals_its_dense_bias():
     np.testing.assert_array_equal(out, dense)
 
 
-def test_extreme_scales_keep_their_meaning():
-    q, k, v = (x.astype(np.float32) for x in qkv())
-    huge = np.float32(1e30)
-    small, _ = hw.scaled_dot_product_attention(q * huge, k * huge, v, scale=1e-38)
-    assert np.isfinite(small).all()  # q k^T alone would overflow float32
-    large, tiny = np.float32(1e15), np.float32(1e-35)
-    scores = hw.attention_steps(q * large, k * tiny, v, scale=1e25).scores
-    np.testing.assert_allclose(scores, q @ k.T * 1e5, rtol=1e-4)  # q * scale alone would
-    np.testing.assert_array_equal(hw.scaled_dot_product_attention(q, k, v, scale=np.float32(0.5))[0].dtype, np.float32)
+# For each: q, k and their scale where the scores are moderate and one way to get there is not.
+SCALES = [
+    pytest.param(np.float32, 1e30, 1e30, 1e-58, id="q k overflows, scale below float32"),
+    pytest.param(np.float32, 1e25, 1e20, 1e-17, id="q k overflows"),
+    pytest.param(np.float32, 1e25, 1e-35, 1e15, id="q scale overflows"),
+    pytest.param(np.float32, 1e-6, 1e38, 1.2e-38, id="q scale is subnormal"),
+    pytest.param(np.float32, 1e-21, 1e-21, 3e38, id="q k is subnormal"),
+    pytest.param(np.float32, 1e-25, 1e-15, 1e40, id="scale above float32"),
+    pytest.param(np.float64, 1e200, 1e150, 1e-300, id="float64, q k overflows"),
+    pytest.param(np.float64, 1e200, 1e-300, 1e200, id="float64, q scale overflows"),
+]
+
+
+@pytest.mark.parametrize(("dtype", "q_size", "k_size", "scale"), SCALES)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_scale_of_any_size_gives_the_scores(dtype, q_size, k_size, scale, sign):
+    q, k, v = (x.astype(dtype) for x in qkv())
+    q, k = q * dtype(q_size), k * dtype(k_size)
+    scores = hw.attention_steps(q, k, v, scale=sign * scale).scores
+    wide = np.longdouble if np.finfo(np.longdouble).maxexp > 1024 else np.float64
+    with np.errstate(all="ignore"):
+        exact = np.einsum("id,jd->ij", q.astype(wide), k.astype(wide)) * wide(sign * scale)
+    assert scores.dtype == dtype
+    if np.isfinite(exact).all():  # where long double is no wider, float64 cannot be checked this way
+        np.testing.assert_allclose(scores.astype(wide), exact, rtol=100 * np.finfo(dtype).eps)
+    assert np.isfinite(scores).all()
 
 
 @pytest.mark.parametrize(
@@ -193,16 +210,6 @@ def test_remedies_fit_the_mistake(options, match):
 def test_remedies_fit_the_shapes(shapes, match):
     with pytest.raises(ValueError, match=match):
         hw.scaled_dot_product_attention(*map(np.ones, shapes))
-
-
-@pytest.mark.parametrize("scale", [1.2e-38, 1e-30, 1e-18, 1e19, 1e30, 3e38])
-def test_a_scale_near_the_ends_of_float32_loses_no_digits(scale):
-    size = np.float32(abs(scale) ** -0.5)
-    q, k, v = (x.astype(np.float32) for x in qkv())
-    q, k = q * size, k * size
-    steps = hw.attention_steps(q, k, v, scale=scale)
-    exact = (q.astype(np.float64) @ k.astype(np.float64).T) * scale
-    np.testing.assert_allclose(steps.scores, exact, rtol=2e-6)
 
 
 def test_strong_sinks_are_not_taken_for_missing_keys():

@@ -8,7 +8,7 @@ import pytest
 
 import headwise as hw
 from headwise import masks
-from headwise.core import attention
+from headwise.core import attention, softmax
 
 
 def qkv(*lead, n_q=2, n_k=3, d_k=5, d_v=7, seed=0):
@@ -231,7 +231,7 @@ def test_the_print_is_its_own_whatever_the_callers_options():
 
 # ------------------------------------------------------------------------------------------- the page
 def test_the_arithmetic_stays_one_page():
-    pieces = (attention._attention, attention._per_head, attention._visible, attention._weighted_sum)
+    pieces = (attention._attention, attention._per_head, attention._visible, softmax.weighted_sum)
     assert sum(len(inspect.getsource(piece).splitlines()) for piece in pieces) <= 75
 
 

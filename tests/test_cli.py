@@ -18,7 +18,8 @@ import numpy as np
 import pytest
 
 import headwise as hw
-from headwise import console, demo, files, masks
+from headwise import cli, console, demo, files, masks
+from headwise.bench import cases, measure, peers, report
 from headwise.cli import main
 
 Capture = pytest.CaptureFixture[str]
@@ -234,16 +235,151 @@ def test_info_imports_no_extra() -> None:
     assert done.stdout.splitlines()[-1] == "set()"
 
 
+# ------------------------------------------------------------------------------------------- bench
+PAGE = f"before\r\n{report.BEGIN}\r\nold\r\n{report.END}\r\nafter\r\n"
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No other process, and a roof from a small product."""
+    monkeypatch.setattr(measure, "extra_bytes", lambda case, threads: None)
+    monkeypatch.setattr(measure, "roof", lambda dtype, clock: 1e12)
+
+
+@pytest.mark.usefixtures("quick")
+def test_bench_prints_conditions_ratios_and_targets(capsys: Capture) -> None:
+    assert main(["bench", "--cases", "tiny", "--peers", "naive", "--repeat", "2", "--threads", "1"]) == 0
+    text, errors = capsys.readouterr()
+    assert errors == ""
+    assert re.search(r"^threads +1 for every contestant$", text, re.MULTILINE)
+    assert re.search(r"^case +ours, ms +naive +of roof +extra, MiB +scores, MiB$", text, re.MULTILINE)
+    assert re.search(
+        r"^tiny +[\d.]+ +\d+\.\d\d \[\d+\.\d\d-\d+\.\d\d\]( missed 0\.6)? +0% +unknown +0\.000977$", text, re.MULTILINE
+    )
+    assert re.search(r"^tiny +naive +>= 0\.6 +[\d.]+, (reached|missed)$", text, re.MULTILINE)
+
+
+@pytest.mark.usefixtures("quick")
+def test_bench_as_json_is_one_object(capsys: Capture) -> None:
+    assert main(["bench", "--cases", "tiny", "--peers", "naive", "--repeat", "1", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["results"][0]["peers"][0]["peer"] == "naive"
+    assert value["results"][0]["seconds"]["median"] > 0
+    assert value["targets"][0]["reached"] in (True, False)
+    assert value["conditions"]["repeat"] == 1
+
+
+def test_bench_lists_its_cases(capsys: Capture) -> None:
+    assert main(["bench", "--cases", "list"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"^long-100000 +long +\(1, 1, 100000, 64\), causal, float32 +nobody$", text, re.MULTILINE)
+    assert re.search(r"^window +masked +.*window\(256, 0\) +torch 18$", text, re.MULTILINE)
+    assert main(["bench", "--cases", "list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["cases"][0]["group"] == "forward"
+
+
+@pytest.mark.usefixtures("quick")
+def test_bench_names_who_is_absent_and_how_to_install_them(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "is_installed", lambda peer: peer.name == "naive")
+    monkeypatch.setattr(measure, "is_installed", lambda peer: peer.name == "naive")
+    monkeypatch.setattr(cases, "CASES", (cases.CASES[2]._replace(name="small", shape=(1, 2, 8, 4)),))
+    assert main(["bench", "--cases", "small", "--repeat", "1"]) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"^torch +not installed: pip install torch$", text, re.MULTILINE)
+    assert re.search(r"^onnxruntime +not installed: pip install onnxruntime onnx$", text, re.MULTILINE)
+
+
+@pytest.mark.usefixtures("quick")
+def test_bench_writes_between_the_markers_of_a_page(folder: Path, capsys: Capture) -> None:
+    Path("page.md").write_bytes(PAGE.encode())
+    assert main(["bench", "--cases", "tiny", "--peers", "naive", "--repeat", "1", "--write", "page.md"]) == 0
+    assert re.search(r"^written +page\.md$", capsys.readouterr().out, re.MULTILINE)
+    written = Path("page.md").read_bytes().decode()
+    assert written.startswith(PAGE.partition("old")[0])
+    assert written.endswith(PAGE.partition("old\r\n")[2])
+    assert "\r\n| tiny | " in written
+    assert sorted(os.listdir()) == ["in.npz", "old.npz", "page.md"]
+
+
+BENCH_MISTAKES: list[tuple[list[str], str]] = [
+    (["--cases", "nonsense"], r"--cases: expected names of cases or groups \(forward, .*\), got 'nonsense'; see"),
+    (["--cases", "tiny,"], r"--cases: expected names of cases or groups .*, got ''; see"),
+    (["--cases", "tiny,list"], r"--cases: expected names of cases or groups .*, got 'list'; see"),
+    (["--cases", "a\nb"], r"--cases: expected .*, got 'a\\nb'; see"),
+    (["--peers", "keras"], r"--peers: expected names of peers \(naive, torch, .*\), got 'keras'; see"),
+    (
+        ["--cases", "tiny", "--peers", "naive,jax"],
+        r"--peers: expected peers that any of .* \(naive\), got jax; see headwise",
+    ),
+    (["--repeat", "0"], r"argument --repeat: expected an integer >= 1, got '0'"),
+    (["--repeat", "-3"], r"argument --repeat: expected "),
+    (["--threads", "two"], r"argument --threads: expected an integer >= 1, got 'two'"),
+    (["--cases", "tiny", "--write", "none.md"], r"none\.md: expected a file that can be read, got 'No such file"),
+    (["--cases", "tiny", "--write", "old.md"], r"old\.md: expected the lines <!-- bench:begin --> and .*, once each"),
+    (["--cases", "tiny", "--write", "."], r"\.: expected a file, got a folder"),
+    (
+        ["--peers", "naive,torch", "--write", "page.md"],
+        r"--write: expected every named peer to be installed, got none ",
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "says"), BENCH_MISTAKES)
+def test_bench_refuses_mistakes_before_any_work(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, arguments: list[str], says: str
+) -> None:
+    monkeypatch.setattr(cli, "bench", None)
+    monkeypatch.setattr(peers, "is_installed", lambda peer: peer.name == "naive")
+    Path("old.md").write_text("precious")
+    Path("page.md").write_bytes(PAGE.encode())
+    before = state(folder)
+    assert main(["bench", *arguments]) == 2
+    text, errors = capsys.readouterr()
+    assert text == ""
+    assert re.match(f"headwise bench: {says}", errors)
+    assert errors.count("\n") == 1
+    assert state(folder) == before
+
+
+@pytest.mark.usefixtures("quick")
+def test_bench_writes_nothing_where_a_peer_failed(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("broken")
+
+    monkeypatch.setitem(peers.PEERS, "naive", peers.PEERS["naive"]._replace(prepare=broken))
+    Path("page.md").write_bytes(PAGE.encode())
+    arguments = ["bench", "--cases", "tiny", "--peers", "naive", "--repeat", "1"]
+    assert main([*arguments, "--write", "page.md"]) == 2
+    says = "page.md: expected every case measured, got none for tiny, naive: RuntimeError: broken; nothing is written"
+    assert capsys.readouterr().err == f"headwise bench: {says}\n"
+    assert Path("page.md").read_bytes() == PAGE.encode()
+    assert main(arguments) == 0
+    assert re.search(r"^failed: tiny, naive +RuntimeError: broken$", capsys.readouterr().out, re.MULTILINE)
+
+
+def test_bench_interrupted_leaves_the_page(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "bench", interrupted)
+    Path("page.md").write_bytes(PAGE.encode())
+    assert main(["bench", "--write", "page.md"]) == 130
+    assert capsys.readouterr().err == "headwise bench: interrupted\n"
+    assert Path("page.md").read_bytes() == PAGE.encode()
+
+
 # --------------------------------------------------------------------------------- help and usage
 def test_headwise_alone_prints_its_help(capsys: Capture) -> None:
     assert main([]) == 0
     text = capsys.readouterr().out
     assert main(["-h"]) == 0
     assert capsys.readouterr().out == text
-    assert re.findall(r"^    (\w+)  ", text, re.MULTILINE) == ["demo", "attend", "info"]
+    assert re.findall(r"^    (\w+)  ", text, re.MULTILINE) == ["demo", "attend", "info", "bench"]
 
 
-@pytest.mark.parametrize("command", ["demo", "attend", "info"])
+@pytest.mark.parametrize("command", ["demo", "attend", "info", "bench"])
 def test_each_command_explains_itself_with_an_example(command: str, capsys: Capture) -> None:
     assert main([command, "--help"]) == 0
     text, errors = capsys.readouterr()
@@ -569,6 +705,15 @@ def test_a_terminal_gets_colours_and_the_same_words(capsys: Capture) -> None:
     expected = [line.split() for line in plain.splitlines() if not line.startswith(("----", "time"))]
     assert kept == expected
     assert "\x1b[" not in on_a_terminal("demo", TERM="dumb")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no terminals to open")
+def test_bench_tells_a_terminal_what_it_is_doing_and_clears_the_line() -> None:
+    shown = on_a_terminal("bench", "--cases", "tiny", "--peers", "naive", "--repeat", "1", NO_COLOR="1")
+    told, _, rest = shown.partition("CPU ")
+    assert "\r1 of 1: tiny: preparing naive" in told
+    assert told.endswith("\r" + " " * 99 + "\r")
+    assert "1 of 1" not in rest
 
 
 def test_the_commands_need_no_rich(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,16 @@ def test_a_closed_stream_is_no_error() -> None:
     emit("text", None)
 
 
+def test_progress_is_for_terminals_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "10")
+    terminal, pipe = Terminal(), io.StringIO()
+    for stream in (terminal, pipe, None):
+        console.progress("1 of 2: \x1b[2J注", stream)
+        console.progress("", stream)
+    assert terminal.getvalue() == "\r" + " " * 9 + "\r" + r"1 of 2: \x1b"[:9] + "\r" + " " * 9 + "\r"
+    assert pipe.getvalue() == ""
+
+
 # ---------------------------------------------------------------------------------------------- cells
 def test_nothing_in_a_cell_acts_on_the_terminal() -> None:
     hostile = "\x1b[2J\r\n\t\x00\u202e\u2028\x9b"

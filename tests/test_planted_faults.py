@@ -61,7 +61,7 @@ FAULTS = {
             "return x.reshape(*lead, n_heads, n, d_model // n_heads)",
         )
     ],
-    "masked NaN in v": [(ATTENTION, "if visible is None or np.isfinite(v).all():", "if True:")],
+    "masked NaN in v": [(SOFTMAX, "if visible is None or np.isfinite(v).all():", "if True:")],
     "upper-left alignment": [
         (SHAPES, "own = scores[-1] - scores[-2] if offset is None", "own = 0 if offset is None"),
     ],
@@ -91,7 +91,13 @@ FAULTS = {
     "no maximum taken off": [
         (SOFTMAX, "peak = scores.max(axis=-1, initial=-np.inf)", "peak = np.zeros(scores.shape[:-1])")
     ],
-    "a dead row is NaN": [(SOFTMAX, "return numerator / np.where(total == 0, 1, total)", "return numerator / total")],
+    "a dead row is NaN": [
+        (
+            SOFTMAX,
+            "np.divide(numerator, np.maximum(total, np.finfo(total.dtype).tiny), out",
+            "np.divide(numerator, total, out",
+        )
+    ],
     "sinks in the numerator": [(ATTENTION, "softmax(with_sink)[..., :-1]", "softmax(with_sink)[..., 1:]")],
     "dropout not scaled": [(ATTENTION, "/ weights.dtype.type(keep.kept or 1)", "/ 1")],
     "weights after dropout": [(ATTENTION, "masked, _cast(weights, p),", "masked, _cast(kept, p),")],

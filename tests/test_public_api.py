@@ -10,6 +10,9 @@ import headwise as hw
 from headwise import masks
 
 NAMES = {
+    "AttentionPlan",
+    "attention",
+    "attention_plan",
     "AttentionSteps",
     "Mask",
     "MultiHeadSelfAttention",
@@ -63,6 +66,8 @@ def test_fixed_signatures():
         "*rng=None",
     ]
     assert signature(hw.scaled_dot_product_attention) == ["q", "k", "v", "mask=None", *options]
+    running = ["*return_lse=False", "*threads=None", "*progress=None"]
+    assert signature(hw.attention) == ["q", "k", "v", "mask=None", *options, *running]
     assert signature(hw.attention_steps) == signature(hw.scaled_dot_product_attention)
     assert signature(hw.causal_mask) == ["n"]
     assert signature(hw.softmax) == signature(hw.logsumexp) == ["x", "axis=-1"]

@@ -1,8 +1,10 @@
-"""Attention for NumPy: a definition you can read, with every rule written down and tested."""
+"""Attention for NumPy: a definition you can read, an engine that is fast, every rule written down and tested."""
 
 from headwise.core import masks
 from headwise.core.attention import AttentionSteps, attention_steps, scaled_dot_product_attention
+from headwise.core.engine import attention
 from headwise.core.masks import Mask, causal_mask
+from headwise.core.plan import AttentionPlan, attention_plan
 from headwise.core.positions import alibi, alibi_slopes
 from headwise.core.softmax import logsumexp, merge_attention, softmax
 from headwise.layers.multihead import MultiHeadSelfAttention, multi_head_attention
@@ -10,11 +12,14 @@ from headwise.layers.multihead import MultiHeadSelfAttention, multi_head_attenti
 __version__ = "0.1.0"
 
 __all__ = [
+    "AttentionPlan",
     "AttentionSteps",
     "Mask",
     "MultiHeadSelfAttention",
     "alibi",
     "alibi_slopes",
+    "attention",
+    "attention_plan",
     "attention_steps",
     "causal_mask",
     "logsumexp",

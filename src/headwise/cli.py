@@ -1,4 +1,4 @@
-"""The command line: parsing, printing and exit codes only; `demo` computes, `console` draws.
+"""The command line: parsing, printing and exit codes only; `demo` and `bench` compute, `console` draws.
 
 Exit codes: 0 done (`headwise` alone prints its help), 2 a mistake, said in one line on standard error, 130 interrupted
 (143 by SIGTERM, 129 by SIGHUP).
@@ -10,16 +10,20 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from headwise import __version__, console, demo
+from headwise.bench import cases, peers, report
+from headwise.bench.conditions import usable_cores
+from headwise.bench.measure import BenchError, Outcome, bench
 from headwise.core.shapes import Array
 from headwise.files import FileError, check_target, listed, shown, write_arrays
 
 _GLUED = ("--window", "--scale", "--softcap", "--head")  # their values may begin with a dash
-_COMMANDS = ("demo", "attend", "info")
+_COMMANDS = ("demo", "attend", "info", "bench")
+_T = TypeVar("_T")
 
 
 class _UsageError(Exception):
@@ -40,6 +44,17 @@ def _integer(text: str) -> int:
         if text.isascii() and "_" not in text:
             return int(text)
     raise argparse.ArgumentTypeError(f"expected an integer, got '{shown(text, 60)}'")
+
+
+def _count(text: str) -> int:
+    with suppress(argparse.ArgumentTypeError):
+        if (number := _integer(text)) >= 1:
+            return number
+    raise argparse.ArgumentTypeError(f"expected an integer >= 1, got '{shown(text, 60)}'")
+
+
+def _names(text: str) -> list[str]:
+    return [name.strip() for name in text.split(",")]
 
 
 def _finite(text: str) -> float:
@@ -92,6 +107,7 @@ def _parser() -> _Parser:
     _add_attend(_command(commands, "attend", "attention over arrays from a file", "in.npz -o out.npz --window -,0"))
     info = _command(commands, "info", "versions, CPU, BLAS and extras of this installation", "--json")
     info.set_defaults(run=_run_info)
+    _add_bench(_command(commands, "bench", "time and memory beside other attention", "--cases tiny --peers naive"))
     return parser
 
 
@@ -125,6 +141,26 @@ def _add_attend(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--force", action="store_true", help="replace OUT where it exists")
     parser.set_defaults(run=_run_attend)
+
+
+def _add_bench(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--cases",
+        type=_names,
+        metavar="A,B",
+        help="cases or groups of them; 'list' prints them all (default: all but 'long'; takes minutes and GiB)",
+    )
+    parser.add_argument(
+        "--peers",
+        type=_names,
+        metavar="A,B",
+        help=f"whom to compare with: {', '.join(peers.PEERS)} (default: those that are installed)",
+    )
+    parser.add_argument("--repeat", type=_count, default=9, metavar="N", help="rounds of timing (default 9)")
+    parser.add_argument("--threads", type=_count, metavar="N", help="threads of everybody (default: the cores to use)")
+    page = f"put the tables between the lines {report.BEGIN} and {report.END} of this page; all must be measured"
+    parser.add_argument("--write", metavar="FILE", help=page)
+    parser.set_defaults(run=_run_bench)
 
 
 # ------------------------------------------------------------------------------------------ printing
@@ -264,6 +300,74 @@ def _extra_row(extra: str, versions: dict[str, str | None]) -> list[str]:
     missing = ", ".join(name for name, version in versions.items() if not version)
     to_do = f'missing {missing}: pip install "headwise[{extra}]"' if missing else ""
     return [extra, "; ".join(filter(None, (installed, to_do)))]
+
+
+def _run_bench(options: argparse.Namespace) -> str:
+    if options.cases == ["list"]:
+        heads, rows = ("case", "group", "what", "compared with, ratio aimed at"), cases.rows()
+        if options.json:
+            return console.as_json({"cases": [dict(zip(heads, row, strict=True)) for row in rows]})
+        return console.table("Cases", heads, rows, console.look(sys.stdout))
+    selected, whom = _chosen(options)
+    if options.write is not None:
+        report.check_page(options.write)
+    threads = options.threads or usable_cores()
+    whole = cases.whole_groups(selected)
+    try:
+        outcome = bench(selected, whom, options.repeat, threads, lambda text: console.progress(text, sys.stderr))
+        if options.write is not None:
+            report.write_page(options.write, outcome, whole)
+    except BenchError as error:
+        raise _UsageError(str(error)) from error
+    finally:
+        console.progress("", sys.stderr)
+    if options.json:
+        return console.as_json(report.facts(outcome, whole))
+    return _bench_text(outcome, whole, console.look(sys.stdout), options.write)
+
+
+def _or_usage(option: str, choose: Callable[[Sequence[str] | None], list[_T]], names: Sequence[str] | None) -> list[_T]:
+    try:
+        return choose(names)
+    except ValueError as error:
+        raise _UsageError(f"{option}: {error}; see headwise bench -h") from error
+
+
+def _chosen(options: argparse.Namespace) -> tuple[list[cases.Case], list[peers.Peer]]:
+    """The cases and peers of the options: who is named and absent is an error where a page is to be written."""
+    selected = _or_usage("--cases", cases.select, options.cases)
+    whom = _or_usage("--peers", peers.chosen, options.peers)
+    compared = cases.compared(selected)
+    idle = [peer.name for peer in whom if peer.name not in compared]
+    if options.peers is not None and idle:
+        expected = f"peers that any of these cases is compared with ({listed(compared)})"
+        raise _UsageError(f"--peers: expected {expected}, got {listed(idle)}; see headwise bench --cases list")
+    whom = [peer for peer in whom if peer.name in compared]
+    absent = [peer for peer in whom if not peers.is_installed(peer)]
+    if options.write is not None and options.peers is not None and absent:
+        missing = ", ".join(peer.name for peer in absent)
+        install = "; ".join(peer.install for peer in absent)
+        raise _UsageError(f"--write: expected every named peer to be installed, got none for {missing}; {install}")
+    return selected, whom
+
+
+def _bench_text(outcome: Outcome, whole: Sequence[str], look: console.Look, written: str | None) -> str:
+    results = outcome.results
+    parts = [
+        console.facts(outcome.conditions.facts(), look),
+        console.table("Time and memory", report.columns(results), report.rows(results), look),
+    ]
+    heads, rows = report.mean_table(results)
+    if rows:
+        parts.append(console.table("Geometric means of ratios (of so many cases)", heads, rows, look))
+    if judged := report.verdicts(results, whole):
+        parts.append(console.table("Targets", report.TARGET_HEADS, report.target_rows(judged), look))
+    parts.append("\n".join(report.LEGEND))
+    ends = [(f"failed: {which}", why) for which, why in report.failures(outcome)]
+    ends += [(name, note) for name, note in outcome.notes.items() if note]
+    ends += [(name, f"not installed: {install}") for name, install in outcome.absent.items()]
+    ends += [("written", written)] if written else []
+    return "\n\n".join(filter(None, [*parts, console.facts(ends, look)]))
 
 
 # -------------------------------------------------------------------------------------------- running

@@ -68,6 +68,14 @@ def emit(text: str, stream: IO[str] | None) -> None:
     stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
 
 
+def progress(text: str, stream: IO[str] | None) -> None:
+    """Write over the last line of a terminal what is being done; nothing on any other stream, "" ends it."""
+    if stream is not None and stream.isatty():
+        room = shutil.get_terminal_size().columns - 1
+        stream.write(f"\r{' ' * room}\r{cell(text, Look('ascii'))[:room]}")
+        stream.flush()
+
+
 def cell(text: object, look: Look = PLAIN) -> str:
     """Return a text as it will stand on the stream: one line, nothing that a terminal acts upon."""
     return shown(text, 1000).encode(look.encoding, "backslashreplace").decode(look.encoding)

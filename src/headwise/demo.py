@@ -17,6 +17,7 @@ import numpy as np
 from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
 
 import headwise
+from headwise.bench.conditions import simd
 from headwise.core import masks
 from headwise.core.attention import scaled_dot_product_attention
 from headwise.core.shapes import Array, letters, problem
@@ -318,17 +319,7 @@ def info() -> Info:
         "NumPy": np.__version__,
         "platform": platform.platform(),
     }
-    return Info(versions, _simd(), threadpool_info(), _extras())
-
-
-def _simd() -> list[str]:
-    """Return the vector instructions that NumPy uses here; nothing where it does not say."""
-    try:
-        config: Any = np.show_config(mode="dicts")
-        sets = config["SIMD Extensions"]
-        return [*sets.get("baseline", []), *sets.get("found", [])]
-    except (TypeError, KeyError, AttributeError):
-        return []
+    return Info(versions, simd(), threadpool_info(), _extras())
 
 
 def _version(name: str) -> str | None:

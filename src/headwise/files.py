@@ -1,4 +1,4 @@
-"""Arrays out of .npz files and folders of .npy files, safely, and into .npz files, whole or not at all.
+"""Arrays out of .npz files and folders of .npy files, safely, and into .npz files, whole or not at all; texts too.
 
 Everything is checked before anything is allocated, nothing is ever unpickled, and nothing here knows what the
 arrays mean.
@@ -306,17 +306,23 @@ def check_target(path: PathLike, *, force: bool = False, source: PathLike | None
     source : str or path-like, optional
         The file that is read: it is never replaced by what is made of it.
     """
-    where, folder = shown(path, 1000), os.path.dirname(path) or "."
+    where = shown(path, 1000)
     if not os.fspath(path).lower().endswith(".npz"):
         raise _error(where, "a name that ends in .npz", "another", "name the output so")
-    if not os.path.isdir(folder):
-        raise _error(where, "an existing folder", f"'{shown(folder)}', which is none", "make it first")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise _error(where, "a folder that may be written to", f"'{shown(folder)}'", "name another")
+    check_folder(path)
     if source is not None and os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
         raise _error(where, "another file than the input", "the input itself", "name another")
     if os.path.lexists(path):
         _check_replaceable(path, where, force)
+
+
+def check_folder(path: PathLike) -> None:
+    """Raise a FileError where no file can be made beside a path."""
+    where, folder = shown(path, 1000), os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise _error(where, "an existing folder", f"'{shown(folder)}', which is none", "make it first")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise _error(where, "a folder that may be written to", f"'{shown(folder)}'", "name another")
 
 
 def _check_replaceable(path: PathLike, where: str, force: bool) -> None:
@@ -364,15 +370,62 @@ def write_arrays(path: PathLike, arrays: Mapping[str, NDArray[Any]], *, force: b
     where = shown(path, 1000)
     for name, array in arrays.items():
         _check_writable(f"{where}: {shown(name, 60)}", name, array)
+    total = sum(array.nbytes for array in arrays.values())
+    _write_whole(path, lambda temporary: _write_npz(temporary, arrays, _mode_of(path)), total, force)
+
+
+def read_text(path: PathLike) -> str:
+    """Return the text of a file in UTF-8, its line ends as they are.
+
+    Raises
+    ------
+    FileError
+        It cannot be read, or is not UTF-8.
+    """
+    where = shown(path, 1000)
+    with _reading(where):
+        file, _ = _open_regular(path, where)
+        with file:
+            return file.read().decode("utf-8")
+
+
+def write_text(path: PathLike, text: str) -> None:
+    """Replace a text file, or write a new one, in UTF-8, whole or not at all; line ends are written as they are.
+
+    A replaced file hands on its permissions; a symbolic link is itself replaced.
+
+    Raises
+    ------
+    FileError
+        The target is no regular file, cannot be written to, or the disk is full.
+
+    Examples
+    --------
+    >>> import tempfile, os
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "page.md")
+    ...     write_text(path, "one\\r\\ntwo")
+    ...     read_text(path)
+    'one\\r\\ntwo'
+    """
+    check_folder(path)
+    if os.path.lexists(path):
+        _check_replaceable(path, shown(path, 1000), force=True)
+    data = text.encode("utf-8")
+    _write_whole(path, lambda temporary: _write_bytes(temporary, data, _mode_of(path)), len(data), force=True)
+
+
+def _write_whole(path: PathLike, write: Callable[[str], None], size: int, force: bool) -> None:
+    """Write under another name, and hand that over once all is on the disk; a fault leaves things as they were."""
+    where = shown(path, 1000)
     temporary = os.path.join(os.path.dirname(path), f".headwise-{secrets.token_hex(8)}.tmp")
     try:
-        _write_npz(temporary, arrays, _mode_of(path))
+        write(temporary)
         _publish(temporary, path, force)
     except FileExistsError as error:
         raise _exists(where) from error
     except OSError as error:
-        total = sum(array.nbytes for array in arrays.values())
-        expected, got = f"to write {total} bytes", f"'{error.strerror or error}'"
+        expected, got = f"to write {size} bytes", f"'{error.strerror or error}'"
         raise _error(where, expected, got, "make room or name another folder") from error
     finally:
         with suppress(OSError):  # gone where it now has the name
@@ -387,17 +440,28 @@ def _mode_of(path: PathLike) -> int | None:
     return None
 
 
-def _write_npz(path: str, arrays: Mapping[str, NDArray[Any]], mode: int | None) -> None:
+@contextmanager
+def _new_file(path: str, mode: int | None) -> Iterator[IO[bytes]]:
+    """A file that nobody else has, on the disk once the block is left."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
     with os.fdopen(os.open(path, flags, 0o666), "wb") as file:
         if mode is not None:
             os.chmod(path, mode)
-        with zipfile.ZipFile(file, "w") as archive:
-            for name, array in arrays.items():
-                with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                    np.lib.format.write_array(member, array, allow_pickle=False)
+        yield file
         file.flush()
         os.fsync(file.fileno())
+
+
+def _write_bytes(path: str, data: bytes, mode: int | None) -> None:
+    with _new_file(path, mode) as file:
+        file.write(data)
+
+
+def _write_npz(path: str, arrays: Mapping[str, NDArray[Any]], mode: int | None) -> None:
+    with _new_file(path, mode) as file, zipfile.ZipFile(file, "w") as archive:
+        for name, array in arrays.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def _publish(temporary: str, path: PathLike, force: bool) -> None:

@@ -18,7 +18,7 @@ from headwise.core.masks import Mask, as_mask
 from headwise.core.masks import causal as causal_rule
 from headwise.core.positions import Alibi
 from headwise.core.shapes import Array, Problem, letters, problem
-from headwise.core.softmax import logsumexp, softmax
+from headwise.core.softmax import logsumexp, softmax, weighted_sum
 
 
 class AttentionSteps(NamedTuple):
@@ -73,7 +73,7 @@ def _attention(p: Problem) -> AttentionSteps:
         weights, lse = softmax(with_sink)[..., :-1], logsumexp(with_sink)
 
     kept = weights if p.dropout == 0 else _dropped(weights, p)  # (..., H, n_q, n_k)
-    out = _weighted_sum(kept, v, visible)  # (..., H, n_q, d_v)
+    out = weighted_sum(kept, v, visible, _per_head)  # (..., H, n_q, d_v)
     return AttentionSteps(scores, capped, biased, masked, _cast(weights, p), _cast(out, p), lse)
 
 
@@ -125,19 +125,6 @@ def _dropped(weights: Array, p: Problem) -> Array:
     # where p = 1 nothing is kept, and there is nothing to divide by
     kept: Array = weights * keep.dense(p.scores) / weights.dtype.type(keep.kept or 1)
     return kept
-
-
-def _weighted_sum(weights: Array, v: Array, visible: Array | None) -> Array:
-    """``weights v``, to which a key that a query may not attend to adds nothing: not even ``0 * nan``."""
-    if visible is None or np.isfinite(v).all():
-        return _per_head(weights, v)
-    wild = ~np.isfinite(v).all(axis=-1, keepdims=True)  # (..., G, n_k, 1): keys whose value would spoil a row
-    out = _per_head(weights, np.where(wild, 0, v))
-    wild_values = np.where(wild, v, 0)
-    for j in np.flatnonzero(wild.reshape(-1, v.shape[-2]).any(axis=0)):
-        added = _per_head(weights[..., j : j + 1], wild_values[..., j : j + 1, :])  # (..., H, n_q, d_v)
-        out += np.where(visible[..., j : j + 1], added, 0)
-    return out
 
 
 def _cast(array: Array, p: Problem) -> Array:

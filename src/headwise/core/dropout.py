@@ -58,13 +58,25 @@ class Keep:
         draws = np.asarray(bits.random_raw(_DRAWS)).astype("<u8", copy=False)
         return draws.view("<u2").reshape(CELL_KEYS, CELL_QUERIES) >= self.threshold
 
+    def tile(self, lead: int, rows: slice, cols: slice) -> Array:
+        """The cells under a tile: bool, shape (n_cols, n_rows), True where kept. Keys come first."""
+        keep = np.empty((cols.stop - cols.start, rows.stop - rows.start), bool)
+        for row in range(rows.start // CELL_QUERIES, -(-rows.stop // CELL_QUERIES)):
+            for column in range(cols.start // CELL_KEYS, -(-cols.stop // CELL_KEYS)):
+                there, here = _overlap(cols, column, CELL_KEYS), _overlap(rows, row, CELL_QUERIES)
+                keep[there[0], here[0]] = self.cell(lead, row, column)[there[1], here[1]]
+        return keep
+
     def dense(self, scores: Shape) -> Array:
         """All cells of a score shape (..., n_q, n_k): bool, True where kept."""
-        n_q, n_k = scores[-2:]
+        whole = slice(0, scores[-2]), slice(0, scores[-1])
         keep = np.empty(scores, bool)
         for lead, place in enumerate(np.ndindex(*scores[:-2])):
-            for i in range(0, n_q, CELL_QUERIES):
-                for j in range(0, n_k, CELL_KEYS):
-                    cell = self.cell(lead, i // CELL_QUERIES, j // CELL_KEYS)
-                    keep[place][i : i + CELL_QUERIES, j : j + CELL_KEYS] = cell[: n_k - j, : n_q - i].T
+            keep[place] = self.tile(lead, *whole).T
         return keep
+
+
+def _overlap(span: slice, cell: int, size: int) -> tuple[slice, slice]:
+    """What a span and a cell have in common, counted from the start of the span and from that of the cell."""
+    first, stop = max(span.start, cell * size), min(span.stop, (cell + 1) * size)
+    return slice(first - span.start, stop - span.start), slice(first - cell * size, stop - cell * size)

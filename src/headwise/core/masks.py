@@ -25,6 +25,7 @@ from headwise.core.shapes import (
     batch_axes,
     brief,
     broadcast_all,
+    diagonals,
     distances,
     given_as,
     integer,
@@ -32,11 +33,15 @@ from headwise.core.shapes import (
     mask_misfits,
     plain_array,
     score_shape,
+    spread,
     tile_of,
     words,
 )
 
 _DEEPEST = 64
+
+# What a tile of a mask is. SOME: at least one pair may attend and at least one may not. UNSURE: only its block tells.
+NONE, ALL, SOME, UNSURE = range(4)
 
 
 class Mask:
@@ -56,9 +61,22 @@ class Mask:
         """The predicate on these queries and keys: bool, broadcasting to the tile (or to all tiles)."""
         raise NotImplementedError
 
-    def _known(self, scores: Shape, lead: Shape, rows: slice, cols: slice) -> bool | None:
-        """True or False where the whole tile is so and that shows without building it."""
-        return None
+    def _states(self, scores: Shape, lead: Shape, rows: Array, cols: Array) -> Array:
+        """What the tiles between these edges of rows and of columns are, where that shows without building them.
+
+        One of NONE, ALL, SOME, UNSURE for each tile, int8, shape (len(rows) - 1, len(cols) - 1); edges increase.
+        """
+        return np.full((len(rows) - 1, len(cols) - 1), UNSURE, np.int8)
+
+    def _bits(self, scores: Shape, lead: Shape, rows: slice, cols: slice, word: Any) -> Array:
+        """The predicate on a tile as words of this unsigned type: all bits set where a query may attend, else none.
+
+        Shape (n_rows, n_cols); in memory the rows lie next to each other.
+        """
+        block = np.broadcast_to(self._at(scores, lead, rows, cols), (rows.stop - rows.start, cols.stop - cols.start))
+        bits = np.zeros(block.shape[::-1], word)
+        np.subtract(bits, block.T, out=bits, dtype=word, casting="unsafe")  # 0 - 1 has all bits set
+        return bits.T
 
     def _leads(self) -> list[tuple[Shape, bool]]:
         """The leading axes of the arrays it holds, and whether heads are among them."""
@@ -102,9 +120,9 @@ class Mask:
         size = (rows.stop - rows.start, cols.stop - cols.start)
         if 0 in size:
             return False
-        known = self._known(scores, lead, rows, cols)
-        if known is not None:
-            return known
+        known = self._states(scores, lead, np.array([rows.start, rows.stop]), np.array([cols.start, cols.stop]))[0, 0]
+        if known in (NONE, ALL):
+            return bool(known == ALL)
         block = self._at(scores, lead, rows, cols)
         if bool(block.all()):
             return True
@@ -231,11 +249,44 @@ class _Lengths(_Rule):
             found.append(Fault("lengths", most, str(int(values.max())), "a length counts the item's real keys"))
         return found
 
-    def _known(self, scores: Shape, lead: Shape, rows: slice, cols: slice) -> bool | None:
-        length = int(self.items[0].of(scores, lead, rows, cols).item())
-        if cols.stop <= length:
-            return True
-        return False if cols.start >= length else None
+    def _states(self, scores: Shape, lead: Shape, rows: Array, cols: Array) -> Array:
+        length = int(self.items[0].of(scores, lead, slice(0, 1), slice(0, 1)).item())
+        return _in_each_row(rows, _decided(cols[:-1] >= length, cols[1:] <= length))
+
+
+class _Keys(_Rule):
+    """Keys that are valid: a rule whose tiles show by counting."""
+
+    __slots__ = ()
+
+    def _states(self, scores: Shape, lead: Shape, rows: Array, cols: Array) -> Array:
+        span = slice(int(cols[0]), int(cols[-1]))
+        valid = self.items[0].of(scores, lead, slice(0, 1), span)[0]
+        counts = np.add.reduceat(valid, cols[:-1] - cols[0], dtype=np.int64)
+        return _in_each_row(rows, _decided(counts == 0, counts == np.diff(cols)))
+
+
+class _Positions(_Rule):
+    """Keys whose position is not after the query's: the extremes of a tile tell."""
+
+    __slots__ = ()
+
+    def _states(self, scores: Shape, lead: Shape, rows: Array, cols: Array) -> Array:
+        (q_low, q_high), (k_low, k_high) = _extremes(self.items, scores, lead, rows, cols)
+        return _decided(k_low > q_high, k_high <= q_low)
+
+
+class _Segments(_Rule):
+    """Keys of the query's own segment. Ids that overlap in range may still have none in common."""
+
+    __slots__ = ()
+
+    def _states(self, scores: Shape, lead: Shape, rows: Array, cols: Array) -> Array:
+        (q_low, q_high), (k_low, k_high) = _extremes(self.items, scores, lead, rows, cols)
+        one = (q_low == q_high) & (k_low == k_high)
+        states = _decided((k_low > q_high) | (k_high < q_low), one & (q_low == k_low))
+        states[states == SOME] = UNSURE
+        return states
 
 
 class _Band(_Rule):
@@ -256,14 +307,19 @@ class _Band(_Rule):
     def _at(self, scores: Shape, lead: Shape | None, rows: slice, cols: slice) -> Array:
         return self.test(distances(self.offset, scores, lead, rows, cols), self.left, self.right)
 
-    def _known(self, scores: Shape, lead: Shape, rows: slice, cols: slice) -> bool | None:
+    def _states(self, scores: Shape, lead: Shape, rows: Array, cols: Array) -> Array:
         # Every whole number from lowest to highest is the distance of some pair of the tile, so this misses nothing.
-        first, last = slice(rows.start, rows.start + 1), slice(cols.start, cols.start + 1)
-        corner = int(distances(self.offset, scores, lead, first, last).item())
-        lowest, highest = corner - (rows.stop - 1 - rows.start), corner + (cols.stop - 1 - cols.start)
-        if highest < -self.left or lowest > self.right:
-            return False
-        return True if -self.left <= lowest and highest <= self.right else None
+        here = slice(0, 1)
+        distance = cols + int(distances(self.offset, scores, lead, here, here).item())  # from query 0's own position
+        lowest = distance[:-1] - (rows[1:, None] - 1)
+        highest = distance[1:] - 1 - rows[:-1, None]
+        return _decided(
+            (highest < -self.left) | (lowest > self.right), (lowest >= -self.left) & (highest <= self.right)
+        )
+
+    def _bits(self, scores: Shape, lead: Shape, rows: slice, cols: slice, word: Any) -> Array:
+        inside = self.test(diagonals(self.offset, scores, lead, rows, cols), self.left, self.right)
+        return spread(-inside.astype(word), rows.stop - rows.start, cols.stop - cols.start)
 
     def __repr__(self) -> str:
         sides = [] if self.name == "causal" else [None if s > WIDEST_INT else s for s in (self.left, self.right)]
@@ -315,12 +371,23 @@ class _Joined(Mask):
         join = np.logical_and if self.sign == "&" else np.logical_or
         return reduce(join, (part._at(scores, lead, rows, cols) for part in self.parts))
 
-    def _known(self, scores: Shape, lead: Shape, rows: slice, cols: slice) -> bool | None:
-        decides = self.sign == "|"  # one True decides an or, one False decides an and
-        answers = [part._known(scores, lead, rows, cols) for part in self.parts]
-        if decides in answers:
-            return decides
-        return None if None in answers else not decides
+    def _states(self, scores: Shape, lead: Shape, rows: Array, cols: Array) -> Array:
+        decides, yields = (NONE, ALL) if self.sign == "&" else (ALL, NONE)  # one NONE decides an and, one ALL an or
+        states = np.array([part._states(scores, lead, rows, cols) for part in self.parts])
+        open_ones = (states != yields).sum(axis=0)
+        joined = np.full(states.shape[1:], UNSURE, np.int8)
+        lonely = open_ones == 1  # only one part has a say
+        joined[lonely] = states.max(axis=0, where=states != yields, initial=0)[lonely]
+        joined[open_ones == 0] = yields
+        joined[(states == decides).any(axis=0)] = decides
+        return joined
+
+    def _bits(self, scores: Shape, lead: Shape, rows: slice, cols: slice, word: Any) -> Array:
+        edges = np.array([rows.start, rows.stop]), np.array([cols.start, cols.stop])
+        yields = ALL if self.sign == "&" else NONE
+        having_a_say = [part for part in self.parts if part._states(scores, lead, *edges)[0, 0] != yields]
+        join = np.bitwise_and if self.sign == "&" else np.bitwise_or
+        return reduce(join, (part._bits(scores, lead, rows, cols, word) for part in having_a_say or self.parts[:1]))
 
     def _leads(self) -> list[tuple[Shape, bool]]:
         return [lead for part in self.parts for lead in part._leads()]
@@ -351,9 +418,11 @@ class _Not(Mask):
     def _at(self, scores: Shape, lead: Shape | None, rows: slice, cols: slice) -> Array:
         return ~self.mask._at(scores, lead, rows, cols)
 
-    def _known(self, scores: Shape, lead: Shape, rows: slice, cols: slice) -> bool | None:
-        known = self.mask._known(scores, lead, rows, cols)
-        return None if known is None else not known
+    def _states(self, scores: Shape, lead: Shape, rows: Array, cols: Array) -> Array:
+        return np.array([ALL, NONE, SOME, UNSURE], np.int8)[self.mask._states(scores, lead, rows, cols)]
+
+    def _bits(self, scores: Shape, lead: Shape, rows: slice, cols: slice, word: Any) -> Array:
+        return ~self.mask._bits(scores, lead, rows, cols, word)
 
     def _leads(self) -> list[tuple[Shape, bool]]:
         return self.mask._leads()
@@ -363,6 +432,27 @@ class _Not(Mask):
 
     def __repr__(self) -> str:
         return f"~({self.mask})" if isinstance(self.mask, _Joined) else f"~{self.mask}"
+
+
+# The states of tiles.
+def _decided(none: Array, all_: Array) -> Array:
+    """NONE and ALL where these hold, SOME elsewhere."""
+    return np.where(none, NONE, np.where(all_, ALL, SOME)).astype(np.int8)
+
+
+def _in_each_row(rows: Array, states: Array) -> Array:
+    return np.broadcast_to(states, (len(rows) - 1, *states.shape))
+
+
+def _extremes(
+    items: tuple[PerItem, ...], scores: Shape, lead: Shape, rows: Array, cols: Array
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """Lowest and highest number of the queries between each two edges, as a column; of the keys, as a row."""
+    spans = slice(int(rows[0]), int(rows[-1])), slice(int(cols[0]), int(cols[-1]))
+    queries, keys = (item.of(scores, lead, *spans) for item in items)  # (n_rows, 1), (1, n_cols)
+    low, high = np.minimum.reduceat, np.maximum.reduceat
+    starts = rows[:-1] - rows[0], cols[:-1] - cols[0]
+    return (low(queries, starts[0]), high(queries, starts[0])), (low(keys, starts[1], 1), high(keys, starts[1], 1))
 
 
 # The tests, as functions of the module so that a mask can be pickled.
@@ -530,7 +620,7 @@ def keys(valid: ArrayLike) -> Mask:
         faults.value("valid", "(B, n_k) or (n_k,)", "a single number")
     faults.raise_any()
     assert given is not None  # its absence is a fault
-    return _Rule("keys", "keys that are valid", _valid, PerItem("valid", given.astype(bool), "n_k"))
+    return _Keys("keys", "keys that are valid", _valid, PerItem("valid", given.astype(bool), "n_k"))
 
 
 def segments(q_ids: ArrayLike, k_ids: ArrayLike) -> Mask:
@@ -559,7 +649,7 @@ def segments(q_ids: ArrayLike, k_ids: ArrayLike) -> Mask:
      [1 1 0]
      [0 0 1]]
     """
-    return _pairs("segments", "keys of the query's own segment", _same, q_ids=q_ids, k_ids=k_ids)
+    return _pairs(_Segments, "segments", "keys of the query's own segment", _same, q_ids=q_ids, k_ids=k_ids)
 
 
 def positions(q_pos: ArrayLike, k_pos: ArrayLike) -> Mask:
@@ -587,7 +677,8 @@ def positions(q_pos: ArrayLike, k_pos: ArrayLike) -> Mask:
     [[1 0 1]
      [1 0 0]]
     """
-    return _pairs("positions", "keys whose position is not after the query's", _not_after, q_pos=q_pos, k_pos=k_pos)
+    phrase = "keys whose position is not after the query's"
+    return _pairs(_Positions, "positions", phrase, _not_after, q_pos=q_pos, k_pos=k_pos)
 
 
 def causal_mask(n: int) -> Array:
@@ -652,14 +743,14 @@ def _reach(left: int | None, right: int | None, offset: PerItem | None) -> str:
     return f"{start} up to {end}"
 
 
-def _pairs(name: str, phrase: str, test: Callable[..., Array], **sides: ArrayLike) -> Mask:
+def _pairs(kind: type[_Rule], name: str, phrase: str, test: Callable[..., Array], **sides: ArrayLike) -> Mask:
     """A rule that compares a number of the key with one of the query."""
     faults = Faults(f"masks.{name}")
     (q_name, q_values), (k_name, k_values) = sides.items()
     queries = item_integers(faults, q_name, q_values, "n_q")
     keys = item_integers(faults, k_name, k_values, "n_k")
     faults.raise_any()
-    return _Rule(name, phrase, test, queries, keys)
+    return kind(name, phrase, test, queries, keys)
 
 
 def _join(sign: str, left: Any, right: Any) -> Mask:

@@ -16,11 +16,13 @@ from headwise.core.shapes import (
     Span,
     array,
     brief,
+    diagonals,
     distances,
     integer,
     item_integers,
     per_head_misfits,
     score_shape,
+    spread,
     tile_of,
     words,
 )
@@ -93,6 +95,17 @@ class Alibi:
             bias: Array = -slopes * distance
         return bias
 
+    def _spread(self, scores: Shape, lead: Shape, slopes: Array, dtype: Any, rows: slice, cols: slice) -> Array:
+        """The bias of a tile of one item, for the heads of these slopes (...): a view (..., n_rows, n_cols)."""
+        values = -slopes[..., None] * np.abs(diagonals(self.offset, scores, lead, rows, cols))
+        return spread(values.astype(dtype), rows.stop - rows.start, cols.stop - cols.start)
+
+    def _largest(self, scores: Shape, lead: Shape) -> float:
+        """The largest distance that any query and key of one item have."""
+        n_q, n_k = scores[-2:]
+        ends = [distances(self.offset, scores, lead, *corner) for corner in _corners(n_q, n_k)]
+        return float(max(abs(int(end.item())) for end in ends))
+
     def tile(self, shape: Shape, lead: Shape, rows: Span, cols: Span) -> Array:
         """The bias of a tile of one item and head: float64, shape (n_rows, n_cols). Arguments as of ``Mask.tile``."""
         return self._at(*tile_of("Alibi.tile", self, shape, lead, rows, cols))
@@ -105,6 +118,11 @@ class Alibi:
     def __repr__(self) -> str:
         offset = f", offset={brief(self.offset.values)}" if self.offset else ""
         return f"alibi({brief(self.slopes)}{offset})"
+
+
+def _corners(n_q: int, n_k: int) -> list[tuple[slice, slice]]:
+    """The tiles of one query and one key in the corners where distances are largest."""
+    return [(slice(0, 1), slice(n_k - 1, n_k)), (slice(n_q - 1, n_q), slice(0, 1))]
 
 
 def alibi(slopes: ArrayLike, offset: ArrayLike | None = None) -> Alibi:

@@ -545,9 +545,13 @@ def problem(
     sinks: Any,
     dropout: Any,
     rng: Any,
+    faults: Faults | None = None,
 ) -> Problem:
-    """Check a call of attention before any work, and name everything about it that does not fit."""
-    faults = Faults(function)
+    """Check a call of attention before any work, and name everything about it that does not fit.
+
+    ``faults`` are those of further arguments, which the caller has checked.
+    """
+    faults = Faults(function) if faults is None else faults
     arrays = [array(faults, name, value) for name, value in (("q", q), ("k", k), ("v", v))]
     known = [given for given in arrays if given is not None]
     whole = len(known) == 3
@@ -608,15 +612,36 @@ class PerItem:
         return {"": (), "n_q": scores[-2:-1], "n_k": scores[-1:]}[self.axis]
 
 
-def distances(offset: PerItem | None, scores: Shape, lead: Shape | None, rows: slice, cols: slice) -> Array:
-    """How far each key lies after its query's own position: ``j - (i + offset)``, for one item or (lead None) for all.
+def diagonals(offset: PerItem | None, scores: Shape, lead: Shape | None, rows: slice, cols: slice) -> Array:
+    """How far keys lie after queries' own positions, ``j - (i + offset)``: one number for each diagonal of a tile.
 
-    Without an offset the last query's position is that of the last key: lower-right.
+    From the tile's upper right corner to its lower left one, for one item and head or (lead None) for all. Without an
+    offset the last query's position is that of the last key: lower-right.
     """
-    i, j = np.arange(rows.start, rows.stop)[:, None], np.arange(cols.start, cols.stop)
-    own = scores[-1] - scores[-2] if offset is None else offset.of(scores, lead, rows, cols)
-    distance: Array = j - (i + own)
+    own = scores[-1] - scores[-2] if offset is None else offset.of(scores, lead, slice(0, 1), slice(0, 1))[..., 0]
+    distance: Array = np.arange(cols.stop - 1 - rows.start, cols.start - rows.stop, -1) - own
     return distance
+
+
+def spread(values: Array, n_rows: int, n_cols: int) -> Array:
+    """A tile with these values on its diagonals: a read-only view (..., n_rows, n_cols), nothing is copied.
+
+    ``values`` (..., n_rows + n_cols - 1) go from the upper right corner to the lower left one.
+    """
+    *lead, step = values.strides
+    corner = values[..., n_cols - 1 :]  # of the first query and the first key
+    view: Array = np.lib.stride_tricks.as_strided(
+        corner, (*values.shape[:-1], n_rows, n_cols), (*lead, step, -step), writeable=False
+    )
+    return view
+
+
+def distances(offset: PerItem | None, scores: Shape, lead: Shape | None, rows: slice, cols: slice) -> Array:
+    """How far each key lies after its query's own position: ``j - (i + offset)``, for each pair of a tile."""
+    size = rows.stop - rows.start, cols.stop - cols.start
+    if 0 in size:
+        return np.zeros(size, np.int64)
+    return spread(diagonals(offset, scores, lead, rows, cols), *size)
 
 
 def brief(values: Array) -> str:

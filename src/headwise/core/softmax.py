@@ -25,18 +25,26 @@ from headwise.core.shapes import (
     words,
 )
 
+_LONGEST = 512  # keys that the BLAS may add up: 2 to 3 eps of error
+_ONES = {char: np.ones(_LONGEST, char) for char in "fd"}
 
-def exponentials(scores: Array, peak: Array | float | None = None) -> tuple[Array, Array]:
+
+def exponentials(
+    scores: Array, peak: Array | float | None = None, exp: Any = np.exp, out: Array | None = None
+) -> tuple[Array, Any]:
     """``exp(scores - peak)`` over the last axis, and the peak: the row's maximum unless another reference is given.
 
     A row of ``-inf`` alone has exponentials 0, and peak ``-inf`` unless one is given; the rest is the plain formula,
-    NaN and ``+inf`` too.
+    NaN and ``+inf`` too. A peak of 0 (the number) is not subtracted.
     """
+    if isinstance(peak, float) and peak == 0:
+        return exp(scores, out=out), peak
     if peak is None:
         peak = scores.max(axis=-1, initial=-np.inf)
     peak = np.asarray(peak, scores.dtype)
     reference = np.where(peak == -np.inf, 0, peak).astype(scores.dtype, copy=False)  # -inf - -inf would be NaN
-    return np.exp(scores - reference[..., None]), peak
+    shifted = np.subtract(scores, reference[..., None], out=out)
+    return exp(shifted, out=out), peak
 
 
 # --------------------------------------------------------------------------------------- whole softmax
@@ -137,9 +145,10 @@ def _scores(function: str, x: Any, axis: Any) -> tuple[Array, int, np.dtype[Any]
     return np.moveaxis(given.astype(computing_dtype(dtype), copy=False), number, -1), number, dtype
 
 
-def _divide(numerator: Array, total: Array) -> Array:
+def _divide(numerator: Array, total: Array, out: Array | None = None) -> Array:
     """``numerator / total``, 0 where the total is 0: a query without keys."""
-    return numerator / np.where(total == 0, 1, total)
+    quotient: Array = np.divide(numerator, np.maximum(total, np.finfo(total.dtype).tiny), out=out)
+    return quotient
 
 
 def _log_total(total: Array, peak: Array) -> Array:
@@ -158,7 +167,17 @@ class Partial(NamedTuple):
     peak: Array  # (..., n_q)      the reference taken off; by default the maximum, -inf where nothing was seen
 
 
-def part(scores: Array, v: Array, peak: Array | float | None = None) -> Partial:
+def part(
+    scores: Array,
+    v: Array,
+    peak: Array | float | None = None,
+    *,
+    bits: Array | None = None,
+    kept: Array | None = None,
+    finite: bool = True,
+    exp: Any = np.exp,
+    into: Partial | None = None,
+) -> Partial:
     """Attention over some of the keys, as a partial result.
 
     Parameters
@@ -166,10 +185,21 @@ def part(scores: Array, v: Array, peak: Array | float | None = None) -> Partial:
     scores : ndarray, shape (..., n_q, n_k)
         Scores, ``-inf`` where a query may not attend.
     v : ndarray, shape (..., n_k, d_v)
-        Values, finite where no query may attend.
+        Values.
     peak : ndarray, shape (..., n_q), or float, optional
         The reference to take off. By default each row's maximum. Any other finite one is as right as long as no row's
         exponentials all underflow or any overflows; 0 does where scores are known to be small in magnitude.
+    bits : ndarray of unsigned words as wide as a score, shape (n_q, n_k), optional
+        All bits set where a query may attend, none where it may not, whatever the score there.
+    kept : ndarray, shape (..., n_q, n_k), optional
+        What the weights are multiplied by once they are summed: dropout.
+    finite : bool
+        Whether values are finite wherever ``bits`` let no query attend. Where they may not be, it takes longer.
+    exp : ufunc
+        ``np.exp``, or ``np.exp2`` for scores (and a peak) in units of log 2.
+    into : Partial, optional
+        Arrays of the right shapes, which the result is written into; ``scores`` are overwritten too. A peak that is a
+        number is not written: it is there already.
 
     Returns
     -------
@@ -182,9 +212,64 @@ def part(scores: Array, v: Array, peak: Array | float | None = None) -> Partial:
     >>> print(finish(merge(*halves))[0].round(9))
     [[14.]]
     """
-    exps, peak = exponentials(scores, peak)
-    total = exps.sum(axis=-1)
-    return Partial(exps @ v, total, np.broadcast_to(peak, total.shape))
+    mine, acc, total = (None, None, None) if into is None else (scores, into.acc, into.total)
+    if bits is not None and peak is None:  # a hidden score must not be the maximum
+        scores = np.where(bits == 0, -np.inf, scores) if mine is None else _hidden(scores, bits)
+    weights, taken = exponentials(scores, peak, exp, mine)
+    if bits is not None:  # 0 where hidden, even over NaN and inf; there is no faster way
+        word, bits_there = in_memory_order(weights.view(bits.dtype), bits)
+        np.bitwise_and(word, bits_there, out=word)
+    total = _row_sums(weights, total)
+    if kept is not None:
+        weights = np.multiply(weights, kept, out=mine)
+    visible = None if finite or bits is None else bits != 0
+    acc = weighted_sum(weights, v, visible, out=acc)
+    if into is None:
+        return Partial(acc, total, np.broadcast_to(taken, total.shape))
+    if not isinstance(peak, float):
+        into.peak[...] = taken
+    return into
+
+
+def weighted_sum(
+    weights: Array, v: Array, visible: Array | None, product: Any = np.matmul, out: Array | None = None
+) -> Array:
+    """``weights v``, to which a key that a query may not attend to adds nothing: not even ``0 * nan``.
+
+    ``visible`` broadcasts to the weights; None where all is visible or no value is NaN or infinite.
+    """
+    made: Array
+    if visible is None or np.isfinite(v).all():
+        made = product(weights, v) if out is None else product(weights, v, out=out)
+        return made
+    wild = ~np.isfinite(v).all(axis=-1, keepdims=True)  # (..., G, n_k, 1): keys whose value would spoil a row
+    made = weighted_sum(weights, np.where(wild, 0, v), None, product, out)
+    wild_values = np.where(wild, v, 0)
+    for j in np.flatnonzero(wild.reshape(-1, v.shape[-2]).any(axis=0)):
+        added = product(weights[..., j : j + 1], wild_values[..., j : j + 1, :])  # (..., H, n_q, d_v)
+        made += np.where(visible[..., j : j + 1], added, 0)
+    return made
+
+
+def _hidden(scores: Array, bits: Array) -> Array:
+    there, bits = in_memory_order(scores, bits)
+    np.copyto(there, -np.inf, where=bits == 0)
+    return scores
+
+
+def in_memory_order(scores: Array, tile: Array) -> tuple[Array, Array]:
+    """Both with their last two axes swapped if the scores lie with their keys first: NumPy then reads them in a row."""
+    if scores.strides[-2] >= scores.strides[-1]:
+        return scores, tile
+    return scores.swapaxes(-1, -2), tile.swapaxes(-1, -2)
+
+
+def _row_sums(weights: Array, out: Array | None = None) -> Array:
+    """Sums over the last axis: by the BLAS while rows are short, where its plain order of adding does no harm."""
+    n = weights.shape[-1]
+    if n > _LONGEST:
+        return weights.sum(axis=-1, out=out)
+    return np.matmul(weights, _ONES[weights.dtype.char][:n], out=out)
 
 
 def empty_part(rows: tuple[int, ...], d_v: int, dtype: Any = np.float64) -> Partial:
@@ -211,6 +296,26 @@ def merge(a: Partial, b: Partial) -> Partial:
     return Partial(acc, a.total * scale_a + b.total * scale_b, peak)
 
 
+def row_maximum(scores: Array, bits: Array | None) -> Array:
+    """The largest score that each query may see; those that it may not see are overwritten by ``-inf``."""
+    if bits is not None:
+        _hidden(scores, bits)
+    largest: Array = scores.max(axis=-1, initial=-np.inf)
+    return largest
+
+
+def add(whole: Partial, more: Partial) -> None:
+    """Merge ``more`` into ``whole``, in place, where both have one reference: nothing is rescaled."""
+    np.add(whole.acc, more.acc, out=whole.acc)
+    np.add(whole.total, more.total, out=whole.total)
+
+
+def absorb(whole: Partial, more: Partial) -> None:
+    """Merge ``more`` into ``whole``, in place, as :func:`merge` does."""
+    for mine, merged in zip(whole, merge(whole, more), strict=True):
+        mine[...] = merged
+
+
 def finish(whole: Partial) -> tuple[Array, Array]:
     """Divide: the output ``(..., n_q, d_v)`` and the log-sum-exp ``(..., n_q)``; 0 and ``-inf`` where nothing was seen.
 
@@ -220,7 +325,17 @@ def finish(whole: Partial) -> tuple[Array, Array]:
     >>> print(out.ravel(), lse)
     [0. 0.] [-inf -inf]
     """
-    return _divide(whole.acc, whole.total[..., None]), _log_total(whole.total, whole.peak)
+    return divided(whole), log_total(whole)
+
+
+def divided(whole: Partial, out: Array | None = None) -> Array:
+    """The output of :func:`finish` alone."""
+    return _divide(whole.acc, whole.total[..., None], out)
+
+
+def log_total(whole: Partial) -> Array:
+    """The log-sum-exp of :func:`finish` alone."""
+    return _log_total(whole.total, whole.peak)
 
 
 # --------------------------------------------------------------------------- finished results, merged

@@ -1,0 +1,1 @@
+"""What `headwise bench` measures: cases, peers, timing, and the tables of it."""

@@ -1,0 +1,420 @@
+"""Attention over a plan: tiles of scores on all cores, each a partial softmax, merged; memory linear in the sequence.
+
+The contract is that of the definition, which it never calls. Letters besides those of shapes.py, for what one task
+holds: h of L key heads, r of R query heads to each, b blocks of m queries, w keys.
+"""
+
+from __future__ import annotations  # help() then shows ArrayLike as it is written
+
+from collections.abc import Callable
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from headwise.core import workers
+from headwise.core.dropout import Keep
+from headwise.core.grid import Grid, Strip, Task, grid_of
+from headwise.core.masks import Mask
+from headwise.core.paths import PATHS, RUNNING, Path
+from headwise.core.plan import AttentionPlan, thread_count
+from headwise.core.positions import Alibi
+from headwise.core.shapes import Array, Faults, Problem, flag, given_as, problem, words
+from headwise.core.softmax import Partial, absorb, add, divided, in_memory_order, log_total, part, row_maximum
+
+
+# ----------------------------------------------------------------------------------------- operands
+class _Results(NamedTuple):
+    """What one call writes, as the tasks see it: leading axes (..., L, R)."""
+
+    out: Array  # (..., L, R, n_q, d_v)
+    lse: Array | None  # (..., L, R, n_q)
+
+
+class _Scratch:
+    """What one worker writes into, made once: fresh memory costs more than the arithmetic on it."""
+
+    def __init__(self, grid: Grid) -> None:
+        p, computing = grid.p, grid.p.computing
+        n_rows, n_cols, n_heads = grid.rows_together, grid.tiling.cols, grid.together[0]
+        self.scores = np.empty(n_rows * n_cols, computing)
+        self.product = self.scores if grid.product == computing else np.empty(n_rows * n_cols, grid.product)
+        self.queries = np.empty(n_rows * p.q.shape[-1], grid.product)
+        self.partials = [
+            (np.empty(n_rows * p.v.shape[-1], computing), np.empty(n_rows, computing), np.empty(n_rows, computing))
+            for _ in range(2)
+        ]
+        self.k = None if grid.readable[0] else np.empty(n_heads * n_cols * p.k.shape[-1], grid.product)
+        self.v = None if grid.readable[1] else np.empty(n_heads * n_cols * p.v.shape[-1], computing)
+        self.kept = np.empty(n_rows * n_cols if p.dropout else 0, bool)
+
+    def partial(self, which: int, *shape: int) -> Partial:
+        """Buffers for a partial result of shape (h, r, b, m, d_v)."""
+        acc, total, peak = self.partials[which]
+        return Partial(_shaped(acc, *shape), _shaped(total, *shape[:-1]), _shaped(peak, *shape[:-1]))
+
+
+def _shaped(flat: Array, *shape: int) -> Array:
+    return flat[: prod(shape)].reshape(shape)
+
+
+def _readable(tile: Array, scratch: Array | None) -> Array:
+    """Keys or values as the BLAS can read them."""
+    if scratch is None:
+        return tile
+    ready = _shaped(scratch, *tile.shape)
+    ready[...] = tile
+    return ready
+
+
+# --------------------------------------------------------------------------------------- one task
+class _Piece(NamedTuple):
+    """Some blocks of a stack, against tiles of one width."""
+
+    queries: Array  # (h, r, b, d_k, m)
+    product: Array  # (h, r, b, w, m): what the BLAS writes, keys first
+    scores: Array  # (h, r, b, m, w): where they are as numbers of the computing type
+    here: Partial  # of these blocks, so far
+    more: Partial  # room for another of their shape
+
+
+class _Stack:
+    """What a task stacks: a few blocks of queries of several heads that take one path."""
+
+    def __init__(self, call: _Call, scratch: _Scratch, task: Task, path: Path, finite: bool) -> None:
+        self.call, self.scratch, self.task, self.path, self.finite = call, scratch, task, path, finite
+        self.grid, self.p, self.lead = call.grid, call.p, call.grid.lead(task)
+        self.heads = task.heads
+        self.k, self.v = call.k[self.heads[:-1]], call.v[self.heads[:-1]]  # (h, 1, 1, n_k, d)
+        self.queries = self._queries()  # (h, r, b, d_k, m)
+        *lead, _, m = self.queries.shape
+        self.whole, self.spare = (scratch.partial(which, *lead, m, self.v.shape[-1]) for which in (0, 1))
+        self.pieces: dict[Any, _Piece] = {}
+
+    def attend(self) -> None:
+        """The inner loop: a partial softmax for each strip of keys, merged into that of its blocks."""
+        path, p, scratch = self.path, self.p, self.scratch
+        if path.reference is not None:
+            self.whole.peak.fill(path.reference)
+        steps = self.grid.steps(self.lead, self.task.rows, path.backwards)
+        for strip in steps.strips:
+            piece = self.piece(strip)
+            scores, here = piece.scores, piece.here
+            self.score(piece, _readable(self.k[..., strip.cols, :], scratch.k))
+            bits = self.grid.bits(self.lead, strip) if strip.masked else None
+            if p.bias is not None:
+                bits = self.add_bias(strip, scores, bits)
+            kept = self.kept(strip, scores) if p.dropout else None
+            v = _readable(self.v[..., strip.cols, :], scratch.v)
+            if strip.fresh:
+                part(scores, v, path.reference, bits=bits, kept=kept, finite=self.finite, exp=path.exp, into=here)
+                continue
+            peak = _reference(here, scores, bits) if path.backwards else path.reference
+            part(scores, v, peak, bits=bits, kept=kept, finite=self.finite, exp=path.exp, into=piece.more)
+            (absorb if path.rescaled else add)(here, piece.more)
+        for block in steps.unseen:
+            for each, nothing in zip(self.whole, (0, 0, -np.inf), strict=True):
+                each[:, :, block] = nothing
+        self.finish()
+
+    def piece(self, strip: Strip) -> _Piece:
+        """The buffers of a strip, which it shares with all of its kind."""
+        w = strip.cols.stop - strip.cols.start
+        key = (strip.blocks.start, strip.blocks.stop, w)
+        if key not in self.pieces:
+            queries = self.queries[:, :, strip.blocks]
+            here, more = (Partial(*(x[:, :, strip.blocks] for x in each)) for each in (self.whole, self.spare))
+            *lead, _, m = queries.shape
+            tall = self.call.bias is None  # a dense bias would be read across its rows
+            shape = (*lead, w, m) if tall else (*lead, m, w)
+            product, scores = _shaped(self.scratch.product, *shape), _shaped(self.scratch.scores, *shape)
+            if tall:
+                scores = scores.swapaxes(-1, -2)
+            self.pieces[key] = _Piece(queries, product, scores, here, more)
+        return self.pieces[key]
+
+    def _queries(self) -> Array:
+        """The queries, scaled and turned."""
+        some = self.call.q[(*self.heads, self.task.rows)]
+        h, r, n, d = some.shape
+        m = self.grid.block(self.task.rows)
+        turned = _shaped(self.scratch.queries, h, r, n // m, d, m)
+        scale, _ = self.call.scales[self.path]
+        np.multiply(some.reshape(h, r, n // m, m, d).swapaxes(-1, -2), scale, out=turned, casting="unsafe")
+        return turned
+
+    def score(self, piece: _Piece, k: Array) -> None:
+        """Write the scores of a strip, before any bias, for its keys (h, 1, 1, w, d_k)."""
+        if self.call.bias is None:  # keys first: neither operand is turned or copied, and queries lie together
+            np.matmul(k, piece.queries, out=piece.product)
+        else:
+            np.matmul(piece.queries.swapaxes(-1, -2), k.swapaxes(-1, -2), out=piece.product)
+        scores = piece.scores
+        if self.grid.product != self.p.computing:
+            scores[...] = piece.product if self.call.bias is not None else piece.product.swapaxes(-1, -2)
+        _, after = self.call.scales[self.path]
+        if after is not None:
+            np.multiply(scores, after, out=scores)
+        if self.p.softcap is not None:
+            cap, unit = self.p.computing.type(self.p.softcap), self.p.computing.type(self.path.unit)
+            np.tanh(np.divide(scores, cap, out=scores), out=scores)
+            np.multiply(scores, cap * unit, out=scores)
+
+    def add_bias(self, strip: Strip, scores: Array, bits: Array | None) -> Array | None:
+        """Add the bias; return the bits of who may attend to whom, to which ``-inf`` in the bias belongs."""
+        p, call = self.p, self.call
+        if call.bias is not None:
+            tile = _thin(call.bias[self.heads])[..., strip.rows, strip.cols].astype(p.computing, copy=False)
+        else:  # one number a diagonal: neither computed nor stored for each pair
+            slopes = call.slopes[self.heads] * self.path.unit
+            tile = p.bias._spread(p.scores, self.lead, slopes, p.computing, strip.rows, strip.cols)
+        tile = tile.reshape(*tile.shape[:2], -1, *scores.shape[-2:])
+        there, beside = in_memory_order(scores, tile)
+        np.add(there, beside, out=there)
+        hidden = tile == -np.inf
+        if not hidden.any():
+            return bits
+        words = np.where(hidden, 0, np.array(-1, f"i{p.computing.itemsize}")).view(f"u{p.computing.itemsize}")
+        return words if bits is None else words & bits
+
+    def kept(self, strip: Strip, scores: Array) -> Array:
+        """Which weights of a strip dropout keeps: bool, of the shape of its scores."""
+        h, r, b, m, w = scores.shape
+        kept = _shaped(self.scratch.kept, h, r, b, w, m).swapaxes(-1, -2)
+        for i, j in np.ndindex(h, r):
+            head = self.grid.flat(self.task.outer, self.task.shared.start + i, self.task.grouped.start + j)
+            kept[i, j] = self.call.keep.tile(head, strip.rows, strip.cols).T.reshape(b, m, w)
+        return kept
+
+    def finish(self) -> None:
+        """Write the results; do blocks again, one by one and with care, whose scores outgrew their reference."""
+        p, whole, rows = self.p, self.whole, (*self.heads, self.task.rows)
+        out, lse = self.call.results
+        if self.call.sinks is not None:  # one more part, whose value is nothing
+            sinks = self.call.sinks[self.heads][..., None, None]  # (h, r, 1, 1)
+            absorb(whole, Partial(np.zeros((), p.computing), np.where(sinks == -np.inf, 0, 1), sinks))
+        if p.dropout and self.call.keep.kept:
+            np.divide(whole.acc, p.computing.type(self.call.keep.kept), out=whole.acc)
+        mine = out[rows].reshape(whole.acc.shape)
+        if out.dtype == p.computing:
+            divided(whole, mine)
+        else:
+            mine[...] = divided(whole).astype(out.dtype)
+        if lse is not None:
+            lse[rows].reshape(whole.total.shape)[...] = log_total(whole)
+        if self.path.backwards:
+            good = np.isfinite(whole.total).all(axis=-1) & np.isfinite(whole.acc).all(axis=(-1, -2))  # (h, r, b)
+            for h, r, b in np.argwhere(~good).tolist():
+                alone = _block_of(_head_of(self.task, h, r), b, whole.total.shape[-1])
+                _Stack(self.call, self.scratch, alone, RUNNING, self.finite).attend()
+
+
+def _thin(x: Array) -> Array:
+    """x (h, r, ...) with a size of 1 where these axes are only stretched."""
+    return x[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in x.strides[:2])]
+
+
+def _head_of(task: Task, h: int, r: int) -> Task:
+    """The part of a task that is one head's."""
+    shared, grouped = task.shared.start + h, task.grouped.start + r
+    return task._replace(shared=slice(shared, shared + 1), grouped=slice(grouped, grouped + 1))
+
+
+def _block_of(task: Task, b: int, m: int) -> Task:
+    """The part of a task that is one block of m queries."""
+    start = task.rows.start + b * m
+    return task._replace(rows=slice(start, start + m))
+
+
+def _reference(here: Partial, scores: Array, bits: Array | None) -> Array:
+    """The references of some blocks; a query that has seen nothing so far takes the maximum of these scores."""
+    blind = here.peak == -np.inf
+    if blind.any():
+        np.copyto(here.peak, row_maximum(scores, bits), where=blind)
+    return here.peak
+
+
+# --------------------------------------------------------------------------------------- one call
+class _Call:
+    """What all workers of a call share. Nothing in it changes but what is known of heads, which is the same for all."""
+
+    def __init__(self, grid: Grid, p: Problem, results: _Results) -> None:
+        self.grid, self.p, self.results = grid, p, results
+        self.views = views = grid.views(p)
+        self.q, self.bias = views.q, views.bias
+        self.k, self.v = (x[..., None, :, :] for x in (views.k, views.v))  # (..., L, 1, 1, n_k, d)
+        self.slopes: Any = views.slopes
+        self.sinks: Any = views.sinks
+        self.keep: Any = None if p.rng is None or p.dropout == 0 else Keep(p.dropout, p.rng)
+        self.scales = {path: _scales(p, path, grid.product) for path in PATHS}
+        self.known: dict[Any, list[tuple[Path, bool]]] = {}
+
+    def start(self) -> Callable[[Task], None]:
+        """What a worker does with a task."""
+        scratch = _Scratch(self.grid)
+        return lambda task: self.attend(scratch, task)
+
+    def attend(self, scratch: _Scratch, task: Task) -> None:
+        """One task: all heads at once if they take one path, else one by one."""
+        key = (task.outer, task.shared.start, task.grouped.start)
+        if key not in self.known:
+            self.known[key] = self.grid.paths(self.views, task)
+        paths, n_grouped = self.known[key], task.grouped.stop - task.grouped.start
+        if len(paths) == 1:
+            _Stack(self, scratch, task, *paths[0]).attend()
+            return
+        for head, path in enumerate(paths):
+            _Stack(self, scratch, _head_of(task, *divmod(head, n_grouped)), *path).attend()
+
+
+def _scales(p: Problem, path: Path, product: Any) -> tuple[Any, Any]:
+    """What queries are multiplied by, and what products with keys are, or None: so that none overflows on the way."""
+    late = path.rescaled and abs(p.scale) > 1 and product == p.computing
+    unit = path.unit if p.softcap is None else 1.0
+    return product.type(1.0 if late else p.scale * unit), p.computing.type(p.scale) if late else None
+
+
+def _compute(grid: Grid, p: Problem, return_lse: bool, progress: Any) -> Any:
+    lead = p.scores[:-1]
+    out = np.empty((*lead, p.v.shape[-1]), p.dtype)
+    lse = np.empty(lead, p.computing) if return_lse else None
+    each = (*grid.stacking.outer, *grid.stacking[1:])
+    results = _Results(out.reshape(*each, *out.shape[-2:]), None if lse is None else lse.reshape(*each, lead[-1]))
+    call = _Call(grid, p, results)
+    workers.run(call.start, grid.tasks(), grid.threads, progress, grid.size)
+    return out if lse is None else (out, lse)
+
+
+# ------------------------------------------------------------------------------------------ public faces
+def attention(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    mask: Mask | ArrayLike | None = None,
+    *,
+    causal: bool = False,
+    bias: Alibi | ArrayLike | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: ArrayLike | None = None,
+    dropout: float = 0.0,
+    rng: int | np.random.Generator | None = None,
+    return_lse: bool = False,
+    threads: int | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> Any:
+    """Scaled dot-product attention in memory linear in the sequence, on all cores.
+
+    It means what :func:`headwise.scaled_dot_product_attention` means, in every option, and lies as close to the exact
+    result; only it makes no weights.
+
+    Parameters
+    ----------
+    q, k, v, mask, causal, bias, scale, softcap, sinks, dropout, rng
+        As for :func:`headwise.scaled_dot_product_attention`. Tiles of scores that the mask rules out are not computed.
+    return_lse : bool
+        Whether to return the log-sum-exp too, which :func:`headwise.merge_attention` asks for.
+    threads : int, optional
+        Threads, the caller's among them; by default as many as NumPy's BLAS uses. The result is the same, to the bit.
+    progress : callable, optional
+        Called as ``progress(done, total)`` from the calling thread, now and then and at the end. What it raises ends
+        the call.
+
+    Returns
+    -------
+    out : ndarray, shape (..., H, n_q, d_v)
+        As of the definition.
+    lse : ndarray, shape (..., H, n_q)
+        Natural logarithm of the softmax's denominator, sinks included, in the computing type; ``-inf`` for a query
+        without keys. Only with ``return_lse``.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong kind.
+    ValueError
+        If shapes or numbers do not fit. Everything that does not fit is named at once.
+
+    Notes
+    -----
+    Each tile of scores becomes a partial softmax; partial ones are merged [1]_. A batch item gives the same bits alone
+    and among others (dropout apart, which goes by an item's place). :func:`headwise.attention_plan` shows what a call
+    will do.
+
+    References
+    ----------
+    .. [1] Milakov, Gimelshein, "Online normalizer calculation for softmax", arXiv:1805.02867, section 3.1; Dao et al.,
+       "FlashAttention", NeurIPS 2022, for the order of the tiles.
+
+    Examples
+    --------
+    >>> q, k, v = [[1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]], [[6.0], [12.0]]
+    >>> print(attention(q, k, v).round(4))
+    [[7.9814]]
+    """
+    faults = Faults("attention")
+    threads, progress = thread_count(faults, threads), _callable(faults, progress)
+    return_lse = flag(faults, "return_lse", return_lse)
+    p = problem("attention", q, k, v, mask, causal, bias, scale, softcap, sinks, dropout, rng, faults)
+    return _compute(grid_of(p, threads), p, return_lse, progress)
+
+
+def run(
+    plan: AttentionPlan,
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    *,
+    rng: int | np.random.Generator | None = None,
+    return_lse: bool = False,
+    progress: Callable[[int, int], object] | None = None,
+) -> Any:
+    """Attention as it was planned: with the plan's mask and options, tiles and threads.
+
+    Parameters
+    ----------
+    plan : AttentionPlan
+        Of :func:`headwise.attention_plan`, for arrays of these shapes and types.
+    q, k, v, rng, return_lse, progress
+        As for :func:`attention`.
+
+    Returns
+    -------
+    out : ndarray, shape (..., H, n_q, d_v)
+    lse : ndarray, shape (..., H, n_q)
+        Only with ``return_lse``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`attention` does, and if the arrays are not such as the plan was made for.
+
+    Examples
+    --------
+    >>> from headwise.core.plan import attention_plan
+    >>> q = np.eye(4, dtype=np.float32)
+    >>> print(run(attention_plan(q, q, q, causal=True, tile=(2, 3)), q, q, q)[0])
+    [1. 0. 0. 0.]
+    """
+    faults = Faults("run")
+    if not isinstance(plan, AttentionPlan):
+        faults.type("plan", "a plan of hw.attention_plan(...)", given_as(plan))
+        faults.raise_any()
+    progress, return_lse = _callable(faults, progress), flag(faults, "return_lse", return_lse)
+    was = plan.grid.p
+    options = (was.mask, was.causal, was.bias, was.scale, was.softcap, was.sinks, was.dropout, rng)
+    p = problem("run", q, k, v, *options, faults)
+    for name, planned, given in (("q", was.q, p.q), ("k", was.k, p.k), ("v", was.v, p.v)):
+        if (planned.shape, planned.dtype) != (given.shape, given.dtype):
+            remedy = "make a plan for these arrays"
+            expected = f"{words(planned.shape)} {planned.dtype}, as planned"
+            faults.value(name, expected, f"{words(given.shape)} {given.dtype}", remedy)
+    faults.raise_any()
+    return _compute(plan.grid.for_arrays(p), p, return_lse, progress)
+
+
+def _callable(faults: Faults, progress: Any) -> Any:
+    if progress is not None and not callable(progress):
+        faults.type("progress", "None or a function of (done, total)", given_as(progress))
+    return progress

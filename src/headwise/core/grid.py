@@ -1,0 +1,350 @@
+"""The tiles of a problem: how large they are, which of them a mask rules out, which heads are stacked, who does what.
+
+Knows shapes, masks and memory layout; computes no score.
+"""
+
+from __future__ import annotations  # help() then shows ArrayLike as it is written
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, reduce
+from itertools import groupby, pairwise
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headwise.core.masks import ALL, NONE, SOME, UNSURE, Mask, as_mask, causal
+from headwise.core.paths import Path, paths_of
+from headwise.core.shapes import FLOAT32, FLOAT64, Array, Problem, Shape, batch_axes
+from headwise.core.workers import default_threads
+
+_PACKED = 1_000_000  # rows * cols * d up to which OpenBLAS multiplies without packing its operands first
+_SCORES = 2**20  # bytes of scores that a worker holds at once: they stay in its cache
+_TASKS = 4  # that each worker should get at least, so that they end together
+_TINY = 8_000_000  # operations below which a second thread costs more than it saves
+_WIDE = 60  # scales beyond 2**-60 to 2**60 are applied in float64, as in the definition
+
+
+# ----------------------------------------------------------------------------------------- sizes
+class Tiling(NamedTuple):
+    """Sizes that depend on one head's shape, its type and the options alone: never on batch or threads."""
+
+    rows: int  # queries of a tile
+    cols: int  # keys of a tile
+    height: int  # tiles of queries that a task stacks
+
+
+def tiling(p: Problem, rule: Mask | None, tile: tuple[int, int] | None = None) -> Tiling:
+    """The sizes of tiles for a problem, or those that are asked for."""
+    n_q, n_k = p.scores[-2:]
+    d = max(p.q.shape[-1], p.v.shape[-1], 1)
+    rows = 128 if d <= 16 else 64 if d <= 96 else 48
+    step = 128 if p.dropout else 16  # dropout's cells are 128 keys wide
+    # Small tiles along the edge of a mask leave out more; without a mask fewer, larger ones cost less to begin.
+    most = 128 if rule is None else max(64, min(128, n_k // 4))
+    cols = max(step, min(_PACKED // (rows * d), most) // step * step)
+    cols = -(-n_k // max(1, -(-n_k // cols) * step)) * step  # tiles of one size, or nearly
+    rows, cols = tile or (rows, cols)
+    rows, cols = max(1, min(rows, n_q)), max(1, min(cols, n_k))
+    tall = max(1, _SCORES // (rows * cols * p.computing.itemsize))
+    return Tiling(rows, cols, max(1, min(tall, 8, n_q // rows // 2 if n_q >= 512 else n_q // rows)))
+
+
+# ------------------------------------------------------------------------------- the leading axes
+class Views(NamedTuple):
+    """A problem's arrays as tasks see them, nothing copied; leading axes (..., L, R)."""
+
+    q: Array  # (..., L, R, n_q, d_k)
+    k: Array  # (..., L, 1, n_k, d_k)
+    v: Array  # (..., L, 1, n_k, d_v)
+    bias: Array | None  # (..., L, R, n_q, n_k), a dense one
+    slopes: Array | None  # (..., L, R), those of alibi
+    sinks: Array | None  # (..., L, R)
+
+
+class Stacking(NamedTuple):
+    """The leading axes as they are gone through: (..., L, R), of which the last two are stacked within a task.
+
+    R query heads share a key head. L counts the heads and items that one mask holds for and that lie evenly in memory.
+    """
+
+    outer: Shape
+    n_shared: int  # L
+    n_grouped: int  # R
+
+
+def rule_of(p: Problem) -> Mask | None:
+    """Mask and causal in one; None where everything may be seen."""
+    parts: list[Any] = [] if p.mask is None else [as_mask(p.mask)]
+    parts += [causal()] if p.causal else []
+    rule: Mask | None = reduce(operator.and_, parts) if parts else None
+    return rule
+
+
+def _grouped(p: Problem) -> tuple[Array, ...]:
+    """q as (batch..., G, R, n_q, d_k), k and v as (batch..., G, 1, n_k, d), a dense bias as q: views."""
+    lead = p.scores[:-2]
+    batch, n_heads = lead[:-1], lead[-1] if lead else 1
+    n_groups = max(x.shape[-3] if x.ndim > 2 else 1 for x in (p.k, p.v))
+    n_groups = n_groups if 0 < n_groups <= n_heads else n_heads
+    apart = (*batch, n_groups, n_heads // n_groups if n_groups else 1)
+    wide: tuple[Array, ...] = (np.broadcast_to(p.q, (*batch, n_heads, *p.q.shape[-2:])),)
+    if isinstance(p.bias, np.ndarray):
+        wide += (np.broadcast_to(p.bias, (*batch, n_heads, *p.scores[-2:])),)
+    k, v = (np.broadcast_to(x, (*batch, n_groups, *x.shape[-2:]))[..., None, :, :] for x in (p.k, p.v))
+    q, *bias = (x.reshape(*apart, *x.shape[-2:]) for x in wide)
+    return (q, k, v, *bias)
+
+
+def _varies(p: Problem, rule: Mask | None) -> tuple[bool, ...]:
+    """For each leading axis of the scores: whether the mask, or the offsets of a bias, differ along it."""
+    lead, batch = p.scores[:-2], batch_axes(p.scores)
+    held = rule._leads() if rule is not None else []
+    offset = getattr(p.bias, "offset", None)
+    held += [(offset.lead, False)] if offset is not None else []
+    varies = [False] * len(lead)
+    for shape, has_heads in held:
+        last = len(lead) if has_heads else len(batch)
+        for axis, size in enumerate(shape, last - len(shape)):
+            varies[axis] |= size > 1
+    return tuple(varies)
+
+
+def _stacking(views: tuple[Array, ...], varies: tuple[bool, ...]) -> Stacking:
+    """How the leading axes can be stacked without copying anything."""
+    axes = views[0].shape[:-2]  # (batch..., G, R)
+    if varies and varies[-1]:
+        return Stacking(axes, 1, 1)
+    first = len(axes) - 2  # of the axes that are joined to L
+    while first > 0 and not varies[first - 1] and all(_lies_evenly(view, first - 1) for view in views):
+        first -= 1
+    return Stacking(axes[:first], prod(axes[first:-1]), axes[-1])
+
+
+def _lies_evenly(x: Array, first: int) -> bool:
+    """Whether the axes from this one to L can be taken as one without a copy."""
+    sizes, strides = x.shape[first:-3], x.strides[first:-3]
+    steps = [(size, stride) for size, stride in zip(sizes, strides, strict=True) if size != 1]
+    return all(outer[1] == inner[0] * inner[1] for outer, inner in pairwise(steps))
+
+
+def _readable(x: Array, dtype: Any) -> bool:
+    """Whether the BLAS can read tiles of x as they lie. (NumPy 1.26 is 70 times slower where it cannot.)"""
+    (step, unit), size = x.strides[-2:], x.itemsize
+    lies = unit == size and step >= size * x.shape[-1] and step % size == 0
+    return bool(x.dtype == dtype and x.dtype.isnative and x.flags.aligned and lies)
+
+
+# ----------------------------------------------------------------------------------------- tasks
+class Task(NamedTuple):
+    """What one worker does at a time: a few blocks of queries of a few heads, against all keys."""
+
+    outer: Shape
+    shared: slice  # of L
+    grouped: slice  # of R
+    rows: slice
+
+    @property
+    def heads(self) -> tuple[Any, ...]:
+        """The index of its heads into leading axes (..., L, R)."""
+        return (*self.outer, self.shared, self.grouped)
+
+    @property
+    def n_heads(self) -> int:
+        return int((self.shared.stop - self.shared.start) * (self.grouped.stop - self.grouped.start))
+
+
+class Strip(NamedTuple):
+    """Neighbouring blocks of queries against one tile of keys."""
+
+    blocks: slice  # of the task
+    whole: bool  # whether these are all of them
+    rows: slice  # the queries in them
+    cols: slice
+    fresh: bool  # whether these are the first keys that these blocks see
+    masked: bool  # whether some of these pairs are ruled out
+
+
+class Steps(NamedTuple):
+    """What is done for a task: its strips in the order of their keys, and the blocks that see no key at all."""
+
+    strips: tuple[Strip, ...]
+    unseen: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """The tiles of a problem and the tasks that they are done in."""
+
+    p: Problem
+    rule: Mask | None
+    tiling: Tiling
+    stacking: Stacking
+    varies: tuple[bool, ...]  # for each leading axis of the scores: whether the mask differs along it
+    together: tuple[int, int]  # of L and R, in one task
+    threads: int
+    product: Any  # the type in which q k^T is multiplied
+    readable: tuple[bool, bool]  # whether tiles of k and of v can be multiplied as they lie
+
+    @property
+    def rows_together(self) -> int:
+        """The queries of all heads in a task."""
+        return int(prod(self.together) * self.tiling.height * self.tiling.rows)
+
+    def for_arrays(self, p: Problem) -> Grid:
+        """The same grid for other arrays of the same shapes and types, which may lie otherwise in memory."""
+        return grid_of(p, self.threads, (self.tiling.rows, self.tiling.cols))
+
+    def size(self, task: Task) -> int:
+        """How much of a run this task is, in scores (masked or not)."""
+        return int(task.n_heads * (task.rows.stop - task.rows.start) * max(1, self.p.scores[-1]))
+
+    def views(self, p: Problem) -> Views:
+        """The arrays of a problem of these shapes."""
+        axes, n_heads = self.stacking, p.scores[-3] if len(p.scores) > 2 else 1
+        q, k, v, *bias = (x.reshape(*axes.outer, axes.n_shared, *x.shape[-3:]) for x in _grouped(p))
+        each = (*axes.outer, axes.n_shared, axes.n_grouped)
+        slopes, sinks = (
+            None if x is None else np.broadcast_to(x, (*p.scores[:-3], n_heads)).reshape(each)
+            for x in (getattr(p.bias, "slopes", None), p.sinks)
+        )
+        return Views(q, k, v, bias[0] if bias else None, slopes, None if sinks is None else sinks.astype(p.computing))
+
+    def paths(self, views: Views, task: Task) -> list[tuple[Path, bool]]:
+        """The path of each head of a task, and whether its values are finite; only one where all are alike."""
+        heads = task.heads
+        steep: Any = 0.0
+        if views.slopes is not None:
+            steep = np.abs(views.slopes[heads]) * self.p.bias._largest(self.p.scores, self.lead(task))
+        sinks = 0.0 if views.sinks is None else views.sinks[heads]
+        return paths_of(self.p, views.q[heads], views.k[heads[:-1]], views.v[heads[:-1]], steep, sinks)
+
+    def spans(self) -> list[slice]:
+        """The queries of each task: whole tiles, then what is left over."""
+        n_q, (rows, _, height) = self.p.scores[-2], self.tiling
+        whole = n_q // rows * rows
+        spans = [slice(i, min(whole, i + rows * height)) for i in range(0, whole, rows * height)]
+        return spans + [slice(whole, n_q)] * (whole < n_q)
+
+    def tasks(self) -> list[Task]:
+        """In the order in which they are begun: those with most keys first, where a causal mask makes them differ."""
+        (outer, n_shared, n_grouped), (h, r) = self.stacking, self.together
+        shared = [slice(i, min(n_shared, i + h)) for i in range(0, n_shared, h)]
+        grouped = [slice(i, min(n_grouped, i + r)) for i in range(0, n_grouped, r)]
+        return [
+            Task(place, some, group, rows)
+            for rows in reversed(self.spans())
+            for place in np.ndindex(*outer)
+            for some in shared
+            for group in grouped
+        ]
+
+    def block(self, rows: slice) -> int:
+        """The queries of each block of a task."""
+        return int(min(self.tiling.rows, rows.stop - rows.start))
+
+    def lead(self, task: Task) -> Shape:
+        """An item and head of the scores for which the mask is what it is for those of a task."""
+        if not any(self.varies):
+            return (0,) * (len(self.p.scores) - 2)
+        flat = self.flat(task.outer, task.shared.start, task.grouped.start)
+        place = np.unravel_index(flat, self.p.scores[:-2])
+        return tuple(int(i) if varies else 0 for i, varies in zip(place, self.varies, strict=True))
+
+    def flat(self, outer: Shape, shared: int, grouped: int) -> int:
+        """The flat index of an item and head."""
+        sizes, place = (*self.stacking.outer, *self.stacking[1:]), (*outer, shared, grouped)
+        return int(np.ravel_multi_index(place, sizes))
+
+    def states(self, lead: Shape, rows: slice) -> Array:
+        """What each tile of these queries is to the mask: NONE, ALL or SOME, shape (n_blocks, n_tiles)."""
+        n_k, step = self.p.scores[-1], self.block(rows)
+        downs, acrosses = np.arange(rows.start, rows.stop + 1, step), self.edges()
+        if self.rule is None:
+            return np.full((len(downs) - 1, len(acrosses) - 1), ALL, np.int8)
+        states = self.rule._states(self.p.scores, lead, downs, acrosses)
+        unsure = np.flatnonzero((states == UNSURE).any(axis=0))
+        if unsure.size:
+            states = states.copy()
+        for j in unsure:
+            cols = slice(int(acrosses[j]), int(min(n_k, acrosses[j + 1])))
+            block = self.rule._at(self.p.scores, lead, rows, cols)
+            seen = np.broadcast_to(block, (rows.stop - rows.start, cols.stop - cols.start)).reshape(len(downs) - 1, -1)
+            states[:, j] = np.where(seen.all(axis=1), ALL, np.where(seen.any(axis=1), SOME, NONE))
+        return states
+
+    def edges(self) -> Array:
+        """Where tiles of keys begin, and the end of the last."""
+        n_k, cols = self.p.scores[-1], self.tiling.cols
+        return np.append(np.arange(0, n_k, cols), n_k)
+
+    def steps(self, lead: Shape, rows: slice, backwards: bool = False) -> Steps:
+        """What is done for a task; heads under one mask share it."""
+        return self._steps(lead if self.rule is not None else (), rows.start, rows.stop, backwards)
+
+    @cached_property
+    def _steps(self) -> Callable[[Shape, int, int, bool], Steps]:
+        return lru_cache(maxsize=8)(self._make_steps)  # as tasks are in order, only the last few are asked for again
+
+    def _make_steps(self, lead: Shape, start: int, stop: int, backwards: bool) -> Steps:
+        rows = slice(start, stop)
+        columns, edges, step = self.states(lead, rows).T.tolist(), self.edges().tolist(), self.block(rows)
+        strips, touched = [], 0  # a bit for each block
+        order = range(len(columns))
+        for j in reversed(order) if backwards else order:
+            cols = slice(edges[j], edges[j + 1])
+            for a, b, fresh, masked in _runs(tuple(columns[j]), touched):
+                touched |= (1 << b) - (1 << a)
+                span = slice(start + a * step, start + b * step)
+                strips.append(Strip(slice(a, b), span == rows, span, cols, fresh, masked))
+        return Steps(tuple(strips), tuple(i for i in range((stop - start) // step) if not touched >> i & 1))
+
+    def bits(self, lead: Shape, strip: Strip) -> Array | None:
+        """Words with all bits set where a query may attend: (n_blocks, rows, cols); None if all of them may."""
+        if not strip.masked:
+            return None
+        return self._bits(lead, strip.rows.start, strip.rows.stop, strip.cols.start, strip.cols.stop)
+
+    @cached_property
+    def _bits(self) -> Callable[[Shape, int, int, int, int], Array]:
+        return lru_cache(maxsize=8)(self._make_bits)
+
+    def _make_bits(self, lead: Shape, start: int, stop: int, first: int, last: int) -> Array:
+        assert self.rule is not None
+        rows, cols, word = slice(start, stop), slice(first, last), np.dtype(f"u{self.p.computing.itemsize}")
+        return self.rule._bits(self.p.scores, lead, rows, cols, word).reshape(-1, self.block(rows), last - first)
+
+
+@lru_cache(maxsize=1024)
+def _runs(column: tuple[int, ...], touched: int) -> tuple[tuple[int, int, bool, bool], ...]:
+    """The runs of neighbouring blocks that see some key of a tile, each all fresh or all touched before.
+
+    Each as its first block, the one after its last, whether it is fresh, and whether some of it is masked.
+    """
+    found = []
+    kinds = [(state != NONE, not touched >> i & 1) for i, state in enumerate(column)]
+    for (seen, fresh), group in groupby(range(len(column)), key=kinds.__getitem__):
+        blocks = list(group)
+        if seen:
+            found.append((blocks[0], blocks[-1] + 1, fresh, any(column[i] == SOME for i in blocks)))
+    return tuple(found)
+
+
+def grid_of(p: Problem, threads: int | None, tile: tuple[int, int] | None = None) -> Grid:
+    """The tiles and tasks of a problem."""
+    rule = rule_of(p)
+    sizes, varies, views = tiling(p, rule, tile), _varies(p, rule), _grouped(p)
+    axes, work = _stacking(views, varies), 2 * prod(p.scores) * (p.q.shape[-1] + p.v.shape[-1])
+    threads = (1 if work < _TINY else default_threads()) if threads is None else threads
+    wide = p.computing == FLOAT32 and bool(p.scale) and not 2.0**-_WIDE <= abs(p.scale) <= 2.0**_WIDE
+    product = FLOAT64 if wide else p.computing
+    one = sizes.height * sizes.rows * sizes.cols * p.computing.itemsize
+    n_spans = -(-p.scores[-2] // (sizes.rows * sizes.height))
+    n_heads = prod(p.scores[:-2]) * n_spans // (_TASKS * threads)  # enough tasks for all, if there are that many
+    n_heads = max(1, min(_SCORES // one, n_heads))
+    r = max(1, min(n_heads, axes.n_grouped))
+    together = (max(1, min(n_heads // r, axes.n_shared)), r)
+    readable = _readable(views[1], product), _readable(views[2], p.computing)
+    return Grid(p, rule, sizes, axes, varies, together, threads, product, readable)

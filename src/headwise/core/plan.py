@@ -1,0 +1,231 @@
+"""What a call of attention will do, told before it is done: tiles, work, memory; printable.
+
+Knows how to count a grid; computes no score.
+"""
+
+from __future__ import annotations  # help() then shows ArrayLike as it is written
+
+from collections import Counter
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from headwise.core.grid import Grid, Views, grid_of
+from headwise.core.masks import ALL, NONE, SOME, Mask
+from headwise.core.positions import Alibi
+from headwise.core.shapes import Array, Faults, Shape, given_as, integer, letters, problem, words
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class AttentionPlan:
+    """What a call of :func:`headwise.attention` will do; print it. Made by :func:`attention_plan`.
+
+    Attributes
+    ----------
+    scores : tuple of int
+        The shape (..., H, n_q, n_k) of the scores.
+    tile : (int, int)
+        Queries and keys of a tile; those at the end may be smaller.
+    tiles, computed, partial, skipped : int
+        Tiles of all items and heads; those computed, those of them in which a mask rules out some pairs, and those
+        that are left out since it rules out all.
+    heads_per_task, tasks, threads : int
+        How many heads a task stacks, how many tasks there are, and the threads that share them.
+    paths : dict of str to int
+        How many heads take which softmax, where arrays were given: "raw", "reference" or "running".
+    flops : int
+        Floating-point operations of the two products, in computed tiles.
+    bytes : int
+        The most memory that is in use besides inputs and results.
+    """
+
+    scores: Shape
+    tile: tuple[int, int]
+    tiles: int
+    computed: int
+    partial: int
+    skipped: int
+    heads_per_task: int
+    tasks: int
+    threads: int
+    paths: dict[str, int]
+    flops: int
+    bytes: int
+    grid: Grid = field(repr=False)
+
+    def __repr__(self) -> str:
+        return _described(self)
+
+
+def planned(grid: Grid, views: Views | None) -> AttentionPlan:
+    """The plan of a grid; ``views`` where there are arrays to look at."""
+    tasks = grid.tasks()
+    counts, flops = _counts(grid)
+    n_heads = prod(grid.p.scores[:-2])
+    paths: Counter[str] = Counter()
+    if views is not None:
+        for task in tasks:
+            if task.rows.start == 0:  # each head once
+                found = grid.paths(views, task)
+                alike = task.n_heads if len(found) == 1 else 1
+                paths.update({path.name: 0 for path, _ in found})
+                for path, _ in found:
+                    paths[path.name] += alike
+    rows = sum(-(-(span.stop - span.start) // grid.block(span)) for span in grid.spans())
+    tiles = n_heads * rows * (len(grid.edges()) - 1)
+    return AttentionPlan(
+        scores=grid.p.scores,
+        tile=(grid.tiling.rows, grid.tiling.cols),
+        tiles=tiles,
+        computed=counts[ALL] + counts[SOME],
+        partial=counts[SOME],
+        skipped=tiles - counts[ALL] - counts[SOME],
+        heads_per_task=prod(grid.together),
+        tasks=len(tasks),
+        threads=min(grid.threads, max(1, len(tasks))),
+        paths=dict(paths),
+        flops=flops,
+        bytes=_bytes(grid),
+        grid=grid,
+    )
+
+
+def _counts(grid: Grid) -> tuple[Counter[int], int]:
+    """How many tiles of all heads are ALL and SOME, and the operations that they take."""
+    p, counts, flops = grid.p, Counter[int](), 0
+    varying = [size if varies else 1 for size, varies in zip(p.scores[:-2], grid.varies, strict=True)]
+    alike = prod(p.scores[:-2]) // max(1, prod(varying))
+    widths = np.diff(grid.edges())
+    for lead in np.ndindex(*varying):
+        for span in grid.spans():
+            states = grid.states(lead, span)
+            counts.update({state: alike * int((states == state).sum()) for state in (ALL, SOME)})
+            pairs = grid.block(span) * int(((states != NONE) * widths).sum())
+            flops += alike * 2 * pairs * (p.q.shape[-1] + p.v.shape[-1])
+    return counts, flops
+
+
+def _bytes(grid: Grid) -> int:
+    """Scratch of all workers, and what NumPy makes on the way."""
+    p, size, n_rows, cols = grid.p, grid.p.computing.itemsize, grid.rows_together, grid.tiling.cols
+    d_k, d_v = p.q.shape[-1], p.v.shape[-1]
+    wide = 0 if grid.product == p.computing else 8
+    each = n_rows * (cols * (size + wide + bool(p.dropout)) + d_k * (wide or size) + 3 * d_v * size + 8 * size)
+    each += grid.together[0] * cols * 8 * (d_k * (not grid.readable[0]) + d_v * (not grid.readable[1]))
+    tile = grid.tiling.height * grid.tiling.rows * cols  # of one head
+    each += 0 if grid.rule is None else 12 * tile  # words, and the numbers that they are made from
+    each += 0 if p.bias is None else 3 * size * n_rows * cols
+    each += min(2**20, p.q.size + p.k.size + p.v.size) * (size if p.dtype != p.computing else 0)
+    looked_at = size * max(1, prod(grid.together)) * max(p.scores[-2:])  # squared norms of rows
+    words = 0 if grid.rule is None else 8 * tile * size
+    return int(grid.threads * (each + looked_at + 2**17) + words)
+
+
+def _described(plan: AttentionPlan) -> str:
+    share = f"{plan.skipped / plan.tiles:.0%}" if plan.tiles else "0%"
+    n_bytes = prod(plan.scores) * plan.grid.p.computing.itemsize
+    rule = "everything may be seen" if plan.grid.rule is None else str(plan.grid.rule)
+    paths = ", ".join(f"{name} for {count} heads" for name, count in plan.paths.items())
+    lines = [
+        ("scores", f"{letters(plan.scores)} = {words(plan.scores)}, {n_bytes / 2**20:.4g} MiB if they were stored"),
+        ("mask", rule),
+        ("tile", f"{plan.tile[0]} queries x {plan.tile[1]} keys"),
+        (
+            "tiles",
+            f"{plan.tiles}: {plan.computed} computed ({plan.partial} partly masked), {plan.skipped} skipped ({share})",
+        ),
+        ("tasks", f"{plan.tasks}, of {plan.heads_per_task} heads each, on {plan.threads} threads"),
+        ("softmax", paths or "chosen by head when it runs: raw, reference or running maximum"),
+        ("work", f"{plan.flops / 1e9:.4g} GFLOP"),
+        ("memory", f"{plan.bytes / 2**20:.3g} MiB besides inputs and results"),
+    ]
+    return "\n".join(f"{name:8} {value}" for name, value in lines)
+
+
+def thread_count(faults: Faults, threads: Any) -> int | None:
+    """``threads`` as a number, or None."""
+    return None if threads is None else integer(faults, "threads", threads, 1, "None or a number of threads", most=4096)
+
+
+def _tile_size(faults: Faults, tile: Any) -> tuple[int, int] | None:
+    if tile is None:
+        return None
+    try:
+        rows, cols = tile
+    except (TypeError, ValueError):
+        faults.type("tile", "None or (rows, cols)", given_as(tile))
+        return None
+    sizes = [integer(faults, f"tile[{i}]", size, 1, "a size", most=2**24) for i, size in enumerate((rows, cols))]
+    return sizes[0], sizes[1]
+
+
+def attention_plan(
+    q: ArrayLike | Shape,
+    k: ArrayLike | Shape,
+    v: ArrayLike | Shape,
+    mask: Mask | ArrayLike | None = None,
+    *,
+    causal: bool = False,
+    bias: Alibi | ArrayLike | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: ArrayLike | None = None,
+    dropout: float = 0.0,
+    threads: int | None = None,
+    tile: tuple[int, int] | None = None,
+    dtype: DTypeLike = np.float32,
+) -> AttentionPlan:
+    """What a call of :func:`headwise.attention` would do: tiles, work and memory, before anything is computed.
+
+    Parameters
+    ----------
+    q : array_like, shape (..., H, n_q, d_k), or that shape
+    k : array_like, shape (..., G, n_k, d_k), or that shape
+    v : array_like, shape (..., G, n_k, d_v), or that shape
+        The arrays, or tuples of int: their shapes, for arrays of type ``dtype``.
+    mask, causal, bias, scale, softcap, sinks, dropout, threads
+        As for :func:`headwise.attention`.
+    tile : (int, int), optional
+        Queries and keys of a tile, to see what other sizes do; by default what is fast.
+    dtype : dtype
+        The type of arrays that are given by their shapes.
+
+    Returns
+    -------
+    AttentionPlan
+        Print it. ``plan.bytes`` is what it takes besides inputs and results; ``headwise.core.engine.run`` does it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`headwise.attention` does.
+
+    Examples
+    --------
+    >>> plan = attention_plan((1, 8, 4096, 64), (1, 8, 4096, 64), (1, 8, 4096, 64), causal=True, threads=2)
+    >>> plan.tiles, plan.computed, plan.partial, plan.skipped
+    (16384, 8448, 512, 7936)
+    """
+    faults = Faults("attention_plan")
+    threads, sizes = thread_count(faults, threads), _tile_size(faults, tile)
+    shaped = [_of_shape(faults, name, x, dtype) for name, x in (("q", q), ("k", k), ("v", v))]
+    given = [x if x is not None else array for x, array in zip(shaped, (q, k, v), strict=True)]
+    rng = 0 if dropout else None  # a plan draws nothing
+    options = (mask, causal, bias, scale, softcap, sinks, dropout, rng)
+    p = problem("attention_plan", given[0], given[1], given[2], *options, faults)
+    grid = grid_of(p, threads, sizes)
+    known = all(x is None for x in shaped)
+    return planned(grid, grid.views(p) if known else None)
+
+
+def _of_shape(faults: Faults, name: str, x: Any, dtype: Any) -> Array | None:
+    """An array of this shape that takes no memory, where a shape was given."""
+    if not isinstance(x, tuple) or not all(isinstance(n, int | np.integer) and not isinstance(n, bool) for n in x):
+        return None
+    if any(n < 0 for n in x):
+        faults.value(name, "sizes of at least 0", words(x))
+        return np.zeros((1, 1))
+    return np.broadcast_to(np.zeros((), dtype), x)

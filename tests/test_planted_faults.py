@@ -89,12 +89,12 @@ FAULTS = {
         (ATTENTION, "hidden = None if p.bias is None else", "hidden = None if True else")
     ],
     "no maximum taken off": [
-        (SOFTMAX, "peak = scores.max(axis=-1, initial=-np.inf)", "peak = np.zeros(scores.shape[:-1])")
+        (SOFTMAX, "peak = np.maximum.reduce(scores, axis=-1, initial=-np.inf)", "peak = np.zeros(scores.shape[:-1])")
     ],
     "a dead row is NaN": [
         (
             SOFTMAX,
-            "np.divide(numerator, np.maximum(total, np.finfo(total.dtype).tiny), out",
+            "np.divide(numerator, np.maximum(total, _TINIEST[total.dtype.char]), out",
             "np.divide(numerator, total, out",
         )
     ],

@@ -230,7 +230,7 @@ def test_the_real_blas_is_limited_and_restored_by_another_thread() -> None:
         a.__exit__()
         check(set(ask()) <= {1} or not shared)
         stay = threading.Event()
-        other = threading.Thread(target=lambda: (b.__exit__(), stay.wait())); other.start()
+        other = threading.Thread(target=lambda: (b.__exit__(), stay.wait()), daemon=True); other.start()
         for _ in range(200):
             if ask() == before:
                 break
@@ -350,7 +350,7 @@ class Interrupt:
     """
 
     files = (workers.__file__, sys.modules[np.errstate.__module__].__file__, np.geterr.__code__.co_filename)
-    looks = frozenset({"RESUME", "CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD"})
+    looks = frozenset({"CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD"})
 
     def __init__(self, at: int) -> None:
         self.left, self.last = at, dict[int, str]()
@@ -361,12 +361,15 @@ class Interrupt:
         if event == "call":
             frame.f_trace_opcodes, frame.f_trace_lines = True, False
             self.last[id(frame)] = ""
-        elif event == "opcode":
+        else:
+            if event != "opcode":
+                return self
             before, self.last[id(frame)] = self.last[id(frame)], opcodes(frame.f_code)[frame.f_lasti]
-            if before in self.looks:
-                self.left -= 1
-                if self.left == -1:
-                    raise KeyboardInterrupt
+            if before not in self.looks:
+                return self
+        self.left -= 1
+        if self.left == -1:
+            raise KeyboardInterrupt
         return self
 
 
@@ -455,8 +458,7 @@ def test_real_interrupts_at_random_moments() -> None:
             try:
                 try:
                     signal.setitimer(signal.ITIMER_REAL, rng.uniform(2e-5, 8e-4))
-                    stop = time.monotonic() + 0.2  # an interrupt that lands in a callback of C is lost
-                    while time.monotonic() < stop:
+                    for _ in range(2000):  # no while: Python 3.13.0 may leave it past all handlers
                         rng.choice(kinds)()
                 finally:
                     signal.setitimer(signal.ITIMER_REAL, 0)
@@ -565,7 +567,7 @@ def test_the_arrays_of_a_run_are_let_go(pool: workers._Pool) -> None:
             except ValueError:
                 assert fails
             del do, buffer
-            deadline = time.monotonic() + LONG
+            deadline = time.monotonic() + 10
             while alive() is not None and time.monotonic() < deadline:
                 time.sleep(0.001)  # the helper is on its way back to the pool
             assert alive() is None
@@ -609,15 +611,16 @@ def test_an_error_of_start_comes_out(blas: Blas) -> None:
         assert at_rest()
 
 
+@pytest.mark.parametrize("interrupts", [1, 2])
 def test_an_interrupt_while_waiting_comes_when_the_helper_has_ended(
-    monkeypatch: pytest.MonkeyPatch, pool: workers._Pool
+    monkeypatch: pytest.MonkeyPatch, pool: workers._Pool, interrupts: int
 ) -> None:
     caller, meet, done = threading.get_ident(), together(2)(), []
     plain, calls = workers._Seat.free, []
 
     def free(seat: workers._Seat) -> bool:
         calls.append(1)
-        if len(calls) == 1:
+        if len(calls) <= interrupts:
             raise KeyboardInterrupt
         return plain(seat)
 

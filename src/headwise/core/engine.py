@@ -7,7 +7,7 @@ holds: h of L key heads, r of R query heads to each, b blocks of m queries, w ke
 from __future__ import annotations  # help() then shows ArrayLike as it is written
 
 from collections.abc import Callable
-from math import prod
+from math import prod, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,7 @@ from headwise.core import workers
 from headwise.core.dropout import Keep
 from headwise.core.grid import Grid, Strip, Task, grid_of
 from headwise.core.masks import Mask
-from headwise.core.paths import PATHS, RUNNING, Path
+from headwise.core.paths import PATHS, RUNNING, Path, looked_at
 from headwise.core.plan import AttentionPlan, thread_count
 from headwise.core.positions import Alibi
 from headwise.core.shapes import Array, Faults, Problem, flag, given_as, problem, words
@@ -286,6 +286,32 @@ def _compute(grid: Grid, p: Problem, return_lse: bool, progress: Any) -> Any:
     return out if lse is None else (out, lse)
 
 
+# -------------------------------------------------------------------------------- small and simple
+_SMALL = 2**15  # multiplications in a product that no BLAS shares out among threads
+
+
+def _at_once(q: Any, k: Any, v: Any) -> Partial | None:
+    """Attention without options over few tokens, by what `_Stack` would do, to the bit; None if it is not that simple.
+
+    Checks and bookkeeping take ten times as long as such a small computation.
+    """
+    if not (type(q) is type(k) is type(v) is np.ndarray and q.dtype == k.dtype == v.dtype and q.dtype.char in "fd"):
+        return None
+    *lead, n_q, d_k = q.shape if q.ndim > 1 else (0, 0)
+    if not (q.flags.c_contiguous and k.flags.c_contiguous and v.flags.c_contiguous and q.dtype.isnative):
+        return None
+    if k.shape != (*lead, k.shape[-2], d_k) or v.shape[:-1] != k.shape[:-1]:
+        return None
+    n_k, d_v = v.shape[-2:]
+    if not (0 < n_q * n_k * max(d_k, d_v) <= _SMALL and q.size <= _SMALL and max(n_q, n_k) <= 48 and d_k):
+        return None
+    if looked_at(n_q, n_k, d_k, d_v):
+        return None
+    turned = np.empty((*lead, d_k, n_q), q.dtype)
+    np.multiply(q.swapaxes(-1, -2), q.dtype.type(1 / sqrt(d_k)), out=turned)
+    return part(np.matmul(k, turned).swapaxes(-1, -2), v)
+
+
 # ------------------------------------------------------------------------------------------ public faces
 def attention(
     q: ArrayLike,
@@ -353,6 +379,12 @@ def attention(
     >>> print(attention(q, k, v).round(4))
     [[7.9814]]
     """
+    plain = mask is bias is scale is softcap is sinks is rng is threads is None
+    if plain and progress is None and causal is return_lse is False and type(dropout) is float and dropout == 0:
+        with np.errstate(all="ignore"):
+            whole = _at_once(q, k, v)
+            if whole is not None:
+                return divided(whole)
     faults = Faults("attention")
     threads, progress = thread_count(faults, threads), _callable(faults, progress)
     return_lse = flag(faults, "return_lse", return_lse)

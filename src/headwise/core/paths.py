@@ -75,12 +75,20 @@ def choose(p: Problem, known: Bounds) -> Path:
     return RAW if known.score * LOG2_E + size + log2(max(1, n_k)) <= _LIMIT[char] else REFERENCE
 
 
+def looked_at(n_q: int, n_k: int, d_k: int, d_v: int) -> bool:
+    """Whether to bound a head's scores saves more time, in its softmax, than it takes to read q, k and v once more."""
+    return 5 * n_q * n_k >= 2 * ((n_q + n_k) * d_k + n_k * d_v)
+
+
 def paths_of(p: Problem, q: Array, k: Array, v: Array, steep: Any, sinks: Any) -> list[tuple[Path, bool]]:
-    """The path of each head, and whether its values are finite; only one where it holds for all of them.
+    """The path of each head, and whether its values are known to be finite; only one where it holds for all of them.
 
     For q (L, R, n_q, d_k), k (L, 1, n_k, d_k), v (L, 1, n_k, d_v), the largest size of the bias, and the sinks: numbers
     or (L, R). A head's path is its own, whatever its company.
     """
+    n_q, n_k = p.scores[-2:]
+    if not looked_at(n_q, n_k, p.q.shape[-1], p.v.shape[-1]):
+        return [(RUNNING, False)]
     squares = [largest_squares(q, p.computing), largest_squares(k, p.computing)]
     squares.append(largest_squares(v, p.computing, np.maximum))
     sizes = np.where(np.isneginf(sinks), 0, np.abs(sinks)) if isinstance(sinks, np.ndarray) else 0.0

@@ -27,6 +27,8 @@ from headwise.core.shapes import (
 
 _LONGEST = 512  # keys that the BLAS may add up: 2 to 3 eps of error
 _ONES = {char: np.ones(_LONGEST, char) for char in "fd"}
+_LOWEST = {char: np.finfo(char).min for char in "fd"}
+_TINIEST = {char: np.finfo(char).tiny for char in "fd"}
 
 
 def exponentials(
@@ -39,12 +41,11 @@ def exponentials(
     """
     if isinstance(peak, float) and peak == 0:
         return exp(scores, out=out), peak
-    if peak is None:
-        peak = scores.max(axis=-1, initial=-np.inf)
-    peak = np.asarray(peak, scores.dtype)
-    reference = np.where(peak == -np.inf, 0, peak).astype(scores.dtype, copy=False)  # -inf - -inf would be NaN
+    peak = np.maximum.reduce(scores, axis=-1, initial=-np.inf) if peak is None else np.asarray(peak, scores.dtype)
+    # -inf - -inf would be NaN: the lowest finite number leaves a row of -inf as it is, and no other row has that peak
+    reference = np.maximum(peak, _LOWEST[scores.dtype.char])
     shifted = np.subtract(scores, reference[..., None], out=out)
-    return exp(shifted, out=out), peak
+    return exp(shifted, out=shifted), peak
 
 
 # --------------------------------------------------------------------------------------- whole softmax
@@ -147,7 +148,7 @@ def _scores(function: str, x: Any, axis: Any) -> tuple[Array, int, np.dtype[Any]
 
 def _divide(numerator: Array, total: Array, out: Array | None = None) -> Array:
     """``numerator / total``, 0 where the total is 0: a query without keys."""
-    quotient: Array = np.divide(numerator, np.maximum(total, np.finfo(total.dtype).tiny), out=out)
+    quotient: Array = np.divide(numerator, np.maximum(total, _TINIEST[total.dtype.char]), out=out)
     return quotient
 
 
@@ -225,7 +226,7 @@ def part(
     visible = None if finite or bits is None else bits != 0
     acc = weighted_sum(weights, v, visible, out=acc)
     if into is None:
-        return Partial(acc, total, np.broadcast_to(taken, total.shape))
+        return Partial(acc, total, taken if np.shape(taken) == total.shape else np.broadcast_to(taken, total.shape))
     if not isinstance(peak, float):
         into.peak[...] = taken
     return into

@@ -33,8 +33,9 @@ PATIENCE = 0.1  # seconds between two looks at the others, and two reports of pr
 class _Lock:
     """A lock, in C, that no interrupt leaves locked.
 
-    Some Pythons (3.13.0, and 3.14 by python/cpython issue 148874) can skip the end of a ``with`` if a signal comes right
-    after its beginning. It may be taken again by its own thread: by a signal handler, or a finalizer, that computes.
+    Some Pythons can skip the end of a ``with`` when a signal comes at a bad moment: 3.14 right after its beginning
+    (python/cpython issue 148874), 3.13.0 when it jumps back in a loop (issue 130279). Its own thread may take the lock
+    again: a signal handler or a finalizer that computes.
     """
 
     def __init__(self) -> None:
@@ -66,6 +67,17 @@ class _Library(NamedTuple):
     ask: Callable[[], int]
     tell: Callable[[int], object]
     per_thread: bool  # whether what it is told holds for the telling thread alone, as with MKL
+
+
+_Numbers = list[tuple[_Library, int]]
+
+
+def _give_back(numbers: _Numbers) -> None:
+    """Tell each library its number, and strike it out."""
+    while numbers:
+        library, threads = numbers[-1]
+        library.tell(threads)
+        numbers.pop()
 
 
 def _find_libraries() -> tuple[_Library, ...]:
@@ -125,7 +137,7 @@ class _Limit:
     def __init__(self, libraries: tuple[_Library, ...] | None = None) -> None:
         self.lock = _Lock()
         self.holders: dict[int, weakref.ref[_Guard]] = {}  # by id; weak, so that a lost guard can be noticed
-        self.before: list[tuple[_Library, int]] | None = None
+        self.before: _Numbers | None = None
         self._libraries = libraries
 
     @property
@@ -137,7 +149,7 @@ class _Limit:
 
     def take(self, guard: _Guard) -> None:
         first = not self.holders
-        self.holders[id(guard)] = weakref.ref(guard, self.lost)
+        self.holders[id(guard)] = weakref.ref(guard, partial(self.lost, guard.own))
         if not first:
             return
         if self.before is None:
@@ -151,8 +163,9 @@ class _Limit:
         if not self.holders and self.before is not None:
             self.restore()
 
-    def lost(self, guard: weakref.ref[_Guard]) -> None:
+    def lost(self, own: _Numbers, guard: weakref.ref[_Guard]) -> None:
         """A guard has died that was never released. (One that was has taken its weak reference along.)"""
+        _give_back(own)
         for holder, held in list(self.holders.items()):
             if held is guard:
                 self.lock.hold(self.drop, holder)
@@ -183,10 +196,10 @@ class _Guard:
     """
 
     # Not __del__: it would run at the end of every guard, and an interrupt in it is printed and forgotten.
-    __slots__ = ("__weakref__", "_own")
+    __slots__ = ("__weakref__", "own")
 
     def __init__(self) -> None:
-        self._own: list[tuple[_Library, int]] = []  # what holds for this thread alone
+        self.own: _Numbers = []  # what holds for this thread alone
 
     def __enter__(self) -> None:
         try:
@@ -194,7 +207,7 @@ class _Guard:
             limit.lock.hold(limit.take, self)
             for library in limit.libraries:
                 if library.per_thread:
-                    self._own.append((library, library.ask()))
+                    self.own.append((library, library.ask()))
                     library.tell(1)
         except BaseException:
             self.release()
@@ -208,10 +221,8 @@ class _Guard:
             raise
 
     def release(self) -> None:
-        while self._own:
-            library, threads = self._own[-1]
-            library.tell(threads)
-            self._own.pop()
+        if self.own:
+            _give_back(self.own)
         limit = _limit
         limit.lock.hold(limit.drop, id(self))
 

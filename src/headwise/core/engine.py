@@ -17,10 +17,10 @@ from headwise.core import workers
 from headwise.core.dropout import Keep
 from headwise.core.grid import Grid, Strip, Task, grid_of
 from headwise.core.masks import Mask
-from headwise.core.paths import PATHS, RUNNING, Path, looked_at
+from headwise.core.paths import PATHS, RAW, REFERENCE, RUNNING, Path, outgrown, overflowed, unsound
 from headwise.core.plan import AttentionPlan, thread_count
 from headwise.core.positions import Alibi
-from headwise.core.shapes import Array, Faults, Problem, flag, given_as, problem, words
+from headwise.core.shapes import MOST_AXES, Array, Faults, Problem, flag, given_as, problem, words
 from headwise.core.softmax import Partial, absorb, add, divided, in_memory_order, log_total, part, row_maximum
 
 
@@ -82,8 +82,8 @@ class _Piece(NamedTuple):
 class _Stack:
     """What a task stacks: a few blocks of queries of several heads that take one path."""
 
-    def __init__(self, call: _Call, scratch: _Scratch, task: Task, path: Path, finite: bool) -> None:
-        self.call, self.scratch, self.task, self.path, self.finite = call, scratch, task, path, finite
+    def __init__(self, call: _Call, scratch: _Scratch, task: Task, path: Path) -> None:
+        self.call, self.scratch, self.task, self.path = call, scratch, task, path
         self.grid, self.p, self.lead = call.grid, call.p, call.grid.lead(task)
         self.heads = task.heads
         self.k, self.v = call.k[self.heads[:-1]], call.v[self.heads[:-1]]  # (h, 1, 1, n_k, d)
@@ -93,10 +93,28 @@ class _Stack:
         self.pieces: dict[Any, _Piece] = {}
 
     def attend(self) -> None:
-        """The inner loop: a partial softmax for each strip of keys, merged into that of its blocks."""
-        path, p, scratch = self.path, self.p, self.scratch
-        if path.reference is not None:
-            self.whole.peak.fill(path.reference)
+        """Gather and write; what a faster path got wrong is done again by the next one."""
+        again = self.gather()
+        if again.ndim == 2 and again.all():  # raw, of no head
+            _Stack(self.call, self.scratch, self.task, REFERENCE).attend()
+            return
+        self.write()
+        for h, r, *block in np.argwhere(again).tolist():
+            head = _head_of(self.task, h, r)
+            if block:
+                _Stack(self.call, self.scratch, _block_of(head, block[0], self.queries.shape[-1]), RUNNING).attend()
+            else:
+                _Stack(self.call, self.scratch, head, REFERENCE).attend()
+
+    def gather(self) -> Array:
+        """The inner loop: a partial softmax for each strip of keys, merged into that of its blocks.
+
+        Returns which heads (h, r), or which of their blocks (h, r, b), have to be done again.
+        """
+        path, p, scratch, whole = self.path, self.p, self.scratch, self.whole
+        careful = path is RUNNING  # the others find out afterwards
+        if path is RAW:
+            whole.peak.fill(0)
         steps = self.grid.steps(self.lead, self.task.rows, path.backwards)
         for strip in steps.strips:
             piece = self.piece(strip)
@@ -108,31 +126,33 @@ class _Stack:
             kept = self.kept(strip, scores) if p.dropout else None
             v = _readable(self.v[..., strip.cols, :], scratch.v)
             if strip.fresh:
-                part(scores, v, path.reference, bits=bits, kept=kept, finite=self.finite, exp=path.exp, into=here)
+                part(scores, v, path.reference, bits=bits, kept=kept, finite=not careful, exp=path.exp, into=here)
+                if path is RAW and (lost := overflowed(here.total)).all():
+                    return lost
                 continue
-            peak = _reference(here, scores, bits) if path.backwards else path.reference
-            part(scores, v, peak, bits=bits, kept=kept, finite=self.finite, exp=path.exp, into=piece.more)
+            peak = _reference(here, scores, bits) if path is REFERENCE else path.reference
+            part(scores, v, peak, bits=bits, kept=kept, finite=not careful, exp=path.exp, into=piece.more)
             (absorb if path.rescaled else add)(here, piece.more)
         for block in steps.unseen:
-            for each, nothing in zip(self.whole, (0, 0, -np.inf), strict=True):
+            for each, nothing in zip(whole, (0, 0, -np.inf), strict=True):
                 each[:, :, block] = nothing
-        self.finish()
+        if path is RAW:
+            return unsound(whole, lambda: self.grid.alive(self.lead, self.task.rows))
+        return outgrown(whole) if path is REFERENCE else np.zeros((0, 0, 0), bool)
 
     def piece(self, strip: Strip) -> _Piece:
         """The buffers of a strip, which it shares with all of its kind."""
-        w = strip.cols.stop - strip.cols.start
-        key = (strip.blocks.start, strip.blocks.stop, w)
-        if key not in self.pieces:
+        if strip.kind not in self.pieces:
             queries = self.queries[:, :, strip.blocks]
             here, more = (Partial(*(x[:, :, strip.blocks] for x in each)) for each in (self.whole, self.spare))
-            *lead, _, m = queries.shape
+            (*lead, _, m), (*_, w) = queries.shape, strip.kind
             tall = self.call.bias is None  # a dense bias would be read across its rows
             shape = (*lead, w, m) if tall else (*lead, m, w)
             product, scores = _shaped(self.scratch.product, *shape), _shaped(self.scratch.scores, *shape)
             if tall:
                 scores = scores.swapaxes(-1, -2)
-            self.pieces[key] = _Piece(queries, product, scores, here, more)
-        return self.pieces[key]
+            self.pieces[strip.kind] = _Piece(queries, product, scores, here, more)
+        return self.pieces[strip.kind]
 
     def _queries(self) -> Array:
         """The queries, scaled and turned."""
@@ -187,8 +207,8 @@ class _Stack:
             kept[i, j] = self.call.keep.tile(head, strip.rows, strip.cols).T.reshape(b, m, w)
         return kept
 
-    def finish(self) -> None:
-        """Write the results; do blocks again, one by one and with care, whose scores outgrew their reference."""
+    def write(self) -> None:
+        """Divide, and write the results."""
         p, whole, rows = self.p, self.whole, (*self.heads, self.task.rows)
         out, lse = self.call.results
         if self.call.sinks is not None:  # one more part, whose value is nothing
@@ -203,11 +223,6 @@ class _Stack:
             mine[...] = divided(whole).astype(out.dtype)
         if lse is not None:
             lse[rows].reshape(whole.total.shape)[...] = log_total(whole)
-        if self.path.backwards:
-            good = np.isfinite(whole.total).all(axis=-1) & np.isfinite(whole.acc).all(axis=(-1, -2))  # (h, r, b)
-            for h, r, b in np.argwhere(~good).tolist():
-                alone = _block_of(_head_of(self.task, h, r), b, whole.total.shape[-1])
-                _Stack(self.call, self.scratch, alone, RUNNING, self.finite).attend()
 
 
 def _thin(x: Array) -> Array:
@@ -237,7 +252,7 @@ def _reference(here: Partial, scores: Array, bits: Array | None) -> Array:
 
 # --------------------------------------------------------------------------------------- one call
 class _Call:
-    """What all workers of a call share. Nothing in it changes but what is known of heads, which is the same for all."""
+    """What all workers of a call share. Nothing in it changes."""
 
     def __init__(self, grid: Grid, p: Problem, results: _Results) -> None:
         self.grid, self.p, self.results = grid, p, results
@@ -248,7 +263,6 @@ class _Call:
         self.sinks: Any = views.sinks
         self.keep: Any = None if p.rng is None or p.dropout == 0 else Keep(p.dropout, p.rng)
         self.scales = {path: _scales(p, path, grid.product) for path in PATHS}
-        self.known: dict[Any, list[tuple[Path, bool]]] = {}
 
     def start(self) -> Callable[[Task], None]:
         """What a worker does with a task."""
@@ -256,16 +270,13 @@ class _Call:
         return lambda task: self.attend(scratch, task)
 
     def attend(self, scratch: _Scratch, task: Task) -> None:
-        """One task: all heads at once if they take one path, else one by one."""
-        key = (task.outer, task.shared.start, task.grouped.start)
-        if key not in self.known:
-            self.known[key] = self.grid.paths(self.views, task)
-        paths, n_grouped = self.known[key], task.grouped.stop - task.grouped.start
+        """One task: all heads at once if they try one path first, else one by one."""
+        paths, n_grouped = self.grid.paths(self.views, task), task.grouped.stop - task.grouped.start
         if len(paths) == 1:
-            _Stack(self, scratch, task, *paths[0]).attend()
+            _Stack(self, scratch, task, paths[0]).attend()
             return
         for head, path in enumerate(paths):
-            _Stack(self, scratch, _head_of(task, *divmod(head, n_grouped)), *path).attend()
+            _Stack(self, scratch, _head_of(task, *divmod(head, n_grouped)), path).attend()
 
 
 def _scales(p: Problem, path: Path, product: Any) -> tuple[Any, Any]:
@@ -287,28 +298,26 @@ def _compute(grid: Grid, p: Problem, return_lse: bool, progress: Any) -> Any:
 
 
 # -------------------------------------------------------------------------------- small and simple
-_SMALL = 2**15  # multiplications in a product that no BLAS shares out among threads
+_FEW, _SMALL = 32, 2**15  # sizes of a product, and numbers of q, so small that no BLAS shares them out among threads
 
 
 def _at_once(q: Any, k: Any, v: Any) -> Partial | None:
-    """Attention without options over few tokens, by what `_Stack` would do, to the bit; None if it is not that simple.
+    """Plain self-attention over few tokens by what `_Stack` would do, to the bit; None where it is not that simple.
 
-    Checks and bookkeeping take ten times as long as such a small computation.
+    Checks and bookkeeping would take ten times as long as such a small computation.
     """
-    if not (type(q) is type(k) is type(v) is np.ndarray and q.dtype == k.dtype == v.dtype and q.dtype.char in "fd"):
+    if not (type(q) is type(k) is type(v) is np.ndarray and q.shape == k.shape == v.shape and 2 <= q.ndim <= MOST_AXES):
         return None
-    *lead, n_q, d_k = q.shape if q.ndim > 1 else (0, 0)
-    if not (q.flags.c_contiguous and k.flags.c_contiguous and v.flags.c_contiguous and q.dtype.isnative):
+    n, d = q.shape[-2:]
+    if not (0 < n <= _FEW and 0 < d <= _FEW and q.size <= _SMALL):
         return None
-    if k.shape != (*lead, k.shape[-2], d_k) or v.shape[:-1] != k.shape[:-1]:
+    dtype = q.dtype
+    if not (dtype == k.dtype == v.dtype and dtype.char in "fd" and dtype.isnative):
         return None
-    n_k, d_v = v.shape[-2:]
-    if not (0 < n_q * n_k * max(d_k, d_v) <= _SMALL and q.size <= _SMALL and max(n_q, n_k) <= 48 and d_k):
+    if not (q.flags.c_contiguous and k.flags.c_contiguous and v.flags.c_contiguous):
         return None
-    if looked_at(n_q, n_k, d_k, d_v):
-        return None
-    turned = np.empty((*lead, d_k, n_q), q.dtype)
-    np.multiply(q.swapaxes(-1, -2), q.dtype.type(1 / sqrt(d_k)), out=turned)
+    turned = np.empty((*q.shape[:-2], d, n), dtype)
+    np.multiply(q.swapaxes(-1, -2), dtype.type(1 / sqrt(d)), out=turned)
     return part(np.matmul(k, turned).swapaxes(-1, -2), v)
 
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headwise.core.masks import ALL, NONE, SOME, UNSURE, Mask, as_mask, causal
-from headwise.core.paths import Path, paths_of
+from headwise.core.paths import Path, first_path
 from headwise.core.shapes import FLOAT32, FLOAT64, Array, Problem, Shape, batch_axes
 from headwise.core.workers import default_threads
 
@@ -159,8 +159,8 @@ class Task(NamedTuple):
 class Strip(NamedTuple):
     """Neighbouring blocks of queries against one tile of keys."""
 
+    kind: tuple[int, int, int]  # first block and the one after the last, and how many keys: what buffers it needs
     blocks: slice  # of the task
-    whole: bool  # whether these are all of them
     rows: slice  # the queries in them
     cols: slice
     fresh: bool  # whether these are the first keys that these blocks see
@@ -212,14 +212,13 @@ class Grid:
         )
         return Views(q, k, v, bias[0] if bias else None, slopes, None if sinks is None else sinks.astype(p.computing))
 
-    def paths(self, views: Views, task: Task) -> list[tuple[Path, bool]]:
-        """The path of each head of a task, and whether its values are finite; only one where all are alike."""
-        heads = task.heads
-        steep: Any = 0.0
-        if views.slopes is not None:
-            steep = np.abs(views.slopes[heads]) * self.p.bias._largest(self.p.scores, self.lead(task))
-        sinks = 0.0 if views.sinks is None else views.sinks[heads]
-        return paths_of(self.p, views.q[heads], views.k[heads[:-1]], views.v[heads[:-1]], steep, sinks)
+    def paths(self, views: Views, task: Task) -> list[Path]:
+        """The path that each head of a task tries first; only one where all try the same."""
+        if views.slopes is None:
+            return [first_path(self.p)]
+        distance = self.p.bias._largest(self.p.scores, self.lead(task))
+        paths = [first_path(self.p, abs(slope) * distance) for slope in views.slopes[task.heads].ravel().tolist()]
+        return paths if len(set(paths)) > 1 else paths[:1]
 
     def spans(self) -> list[slice]:
         """The queries of each task: whole tiles, then what is left over."""
@@ -298,8 +297,25 @@ class Grid:
             for a, b, fresh, masked in _runs(tuple(columns[j]), touched):
                 touched |= (1 << b) - (1 << a)
                 span = slice(start + a * step, start + b * step)
-                strips.append(Strip(slice(a, b), span == rows, span, cols, fresh, masked))
+                strips.append(Strip((a, b, edges[j + 1] - edges[j]), slice(a, b), span, cols, fresh, masked))
         return Steps(tuple(strips), tuple(i for i in range((stop - start) // step) if not touched >> i & 1))
+
+    def alive(self, lead: Shape, rows: slice) -> Array:
+        """Which queries see a key at all: bool, (n_blocks, rows)."""
+        return self._alive(lead, rows.start, rows.stop)
+
+    @cached_property
+    def _alive(self) -> Callable[[Shape, int, int], Array]:
+        return lru_cache(maxsize=8)(self._find_alive)
+
+    def _find_alive(self, lead: Shape, start: int, stop: int) -> Array:
+        rows, n_k = slice(start, stop), self.p.scores[-1]
+        alive = np.full(stop - start, self.rule is None and n_k > 0)
+        for first in range(0, n_k if self.rule is not None else 0, self.tiling.cols):
+            assert self.rule is not None
+            block = self.rule._at(self.p.scores, lead, rows, slice(first, min(n_k, first + self.tiling.cols)))
+            alive |= np.broadcast_to(block, (stop - start, block.shape[1])).any(axis=1)
+        return alive.reshape(-1, self.block(rows))
 
     def bits(self, lead: Shape, strip: Strip) -> Array | None:
         """Words with all bits set where a query may attend: (n_blocks, rows, cols); None if all of them may."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from headwise.core.grid import Grid, Views, grid_of
+from headwise.core.grid import Grid, grid_of
 from headwise.core.masks import ALL, NONE, SOME, Mask
 from headwise.core.positions import Alibi
 from headwise.core.shapes import Array, Faults, Shape, given_as, integer, letters, problem, words
@@ -35,7 +35,8 @@ class AttentionPlan:
     heads_per_task, tasks, threads : int
         How many heads a task stacks, how many tasks there are, and the threads that share them.
     paths : dict of str to int
-        How many heads take which softmax, where arrays were given: "raw", "reference" or "running".
+        How many heads try which softmax first: "raw", "reference" or "running". Where raw comes out wrong, reference
+        is next, and then running, which always holds.
     flops : int
         Floating-point operations of the two products, in computed tiles.
     bytes : int
@@ -60,22 +61,18 @@ class AttentionPlan:
         return _described(self)
 
 
-def planned(grid: Grid, views: Views | None) -> AttentionPlan:
-    """The plan of a grid; ``views`` where there are arrays to look at."""
-    tasks = grid.tasks()
+def planned(grid: Grid) -> AttentionPlan:
+    """The plan of a grid."""
+    tasks, views = grid.tasks(), grid.views(grid.p)
     counts, flops = _counts(grid)
-    n_heads = prod(grid.p.scores[:-2])
     paths: Counter[str] = Counter()
-    if views is not None:
-        for task in tasks:
-            if task.rows.start == 0:  # each head once
-                found = grid.paths(views, task)
-                alike = task.n_heads if len(found) == 1 else 1
-                paths.update({path.name: 0 for path, _ in found})
-                for path, _ in found:
-                    paths[path.name] += alike
+    for task in tasks:
+        if task.rows.start == 0:  # each head once
+            found = grid.paths(views, task)
+            for path in found:
+                paths[path.name] += task.n_heads if len(found) == 1 else 1
     rows = sum(-(-(span.stop - span.start) // grid.block(span)) for span in grid.spans())
-    tiles = n_heads * rows * (len(grid.edges()) - 1)
+    tiles = prod(grid.p.scores[:-2]) * rows * (len(grid.edges()) - 1)
     return AttentionPlan(
         scores=grid.p.scores,
         tile=(grid.tiling.rows, grid.tiling.cols),
@@ -118,10 +115,9 @@ def _bytes(grid: Grid) -> int:
     tile = grid.tiling.height * grid.tiling.rows * cols  # of one head
     each += 0 if grid.rule is None else 12 * tile  # words, and the numbers that they are made from
     each += 0 if p.bias is None else 3 * size * n_rows * cols
-    each += min(2**20, p.q.size + p.k.size + p.v.size) * (size if p.dtype != p.computing else 0)
-    looked_at = size * max(1, prod(grid.together)) * max(p.scores[-2:])  # squared norms of rows
+    each += n_rows * d_v * size * 2  # what a check or a cast of the results takes
     words = 0 if grid.rule is None else 8 * tile * size
-    return int(grid.threads * (each + looked_at + 2**17) + words)
+    return int(grid.threads * (each + 2**17) + words)
 
 
 def _described(plan: AttentionPlan) -> str:
@@ -138,7 +134,7 @@ def _described(plan: AttentionPlan) -> str:
             f"{plan.tiles}: {plan.computed} computed ({plan.partial} partly masked), {plan.skipped} skipped ({share})",
         ),
         ("tasks", f"{plan.tasks}, of {plan.heads_per_task} heads each, on {plan.threads} threads"),
-        ("softmax", paths or "chosen by head when it runs: raw, reference or running maximum"),
+        ("softmax", paths),
         ("work", f"{plan.flops / 1e9:.4g} GFLOP"),
         ("memory", f"{plan.bytes / 2**20:.3g} MiB besides inputs and results"),
     ]
@@ -216,9 +212,7 @@ def attention_plan(
     rng = 0 if dropout else None  # a plan draws nothing
     options = (mask, causal, bias, scale, softcap, sinks, dropout, rng)
     p = problem("attention_plan", given[0], given[1], given[2], *options, faults)
-    grid = grid_of(p, threads, sizes)
-    known = all(x is None for x in shaped)
-    return planned(grid, grid.views(p) if known else None)
+    return planned(grid_of(p, threads, sizes))
 
 
 def _of_shape(faults: Faults, name: str, x: Any, dtype: Any) -> Array | None:

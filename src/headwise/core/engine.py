@@ -17,7 +17,7 @@ from headwise.core import workers
 from headwise.core.dropout import Keep
 from headwise.core.grid import Grid, Strip, Task, grid_of
 from headwise.core.masks import Mask
-from headwise.core.paths import PATHS, RAW, REFERENCE, RUNNING, Path, outgrown, overflowed, unsound
+from headwise.core.paths import PATHS, RAW, REFERENCE, RUNNING, Path, outgrown, overflowing, unsound
 from headwise.core.plan import AttentionPlan, thread_count
 from headwise.core.positions import Alibi
 from headwise.core.shapes import MOST_AXES, Array, Faults, Problem, flag, given_as, problem, words
@@ -112,7 +112,8 @@ class _Stack:
         Returns which heads (h, r), or which of their blocks (h, r, b), have to be done again.
         """
         path, p, scratch, whole = self.path, self.p, self.scratch, self.whole
-        careful = path is RUNNING  # the others find out afterwards
+        finite, exp = True, path.exp  # as it turns out afterwards; only the last path looks first
+        lost = np.zeros(self.queries.shape[:2], bool)  # heads that are to be done again
         if path is RAW:
             whole.peak.fill(0)
         steps = self.grid.steps(self.lead, self.task.rows, path.backwards)
@@ -125,19 +126,27 @@ class _Stack:
                 bits = self.add_bias(strip, scores, bits)
             kept = self.kept(strip, scores) if p.dropout else None
             v = _readable(self.v[..., strip.cols, :], scratch.v)
+            if path is RUNNING:
+                finite = bool(np.isfinite(v).all())
+                exp = path.exp if finite else np.exp  # 0 * inf is to be NaN
             if strip.fresh:
-                part(scores, v, path.reference, bits=bits, kept=kept, finite=not careful, exp=path.exp, into=here)
-                if path is RAW and (lost := overflowed(here.total)).all():
-                    return lost
+                part(scores, v, path.reference, bits=bits, kept=kept, finite=finite, exp=exp, into=here)
+                if path is RAW:
+                    lost |= overflowing(here.total)
+                    if lost.all():
+                        return lost
                 continue
             peak = _reference(here, scores, bits) if path is REFERENCE else path.reference
-            part(scores, v, peak, bits=bits, kept=kept, finite=not careful, exp=path.exp, into=piece.more)
+            part(scores, v, peak, bits=bits, kept=kept, finite=finite, exp=exp, into=piece.more)
             (absorb if path.rescaled else add)(here, piece.more)
         for block in steps.unseen:
             for each, nothing in zip(whole, (0, 0, -np.inf), strict=True):
                 each[:, :, block] = nothing
         if path is RAW:
-            return unsound(whole, lambda: self.grid.alive(self.lead, self.task.rows))
+            return lost | unsound(whole, lambda: self.grid.alive(self.lead, self.task.rows))
+        blind = whole.peak == -np.inf
+        if blind.any():  # rows that saw nothing, or -inf alone
+            whole.acc[blind], whole.total[blind] = 0, 0
         return outgrown(whole) if path is REFERENCE else np.zeros((0, 0, 0), bool)
 
     def piece(self, strip: Strip) -> _Piece:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headwise.core.shapes import Array, Problem
-from headwise.core.softmax import Partial
+from headwise.core.softmax import Partial, floored_exp
 
 LOG2_E = 1.4426950408889634
 _TINY = 2**10  # scores of a head up to which its row maxima cost less than to check that none were needed
@@ -36,7 +36,7 @@ class Path(NamedTuple):
     name: str
     reference: float | None  # taken off every score; None: a row maximum
     rescaled: bool  # whether each part takes its own maximum off
-    exp: Any  # the ufunc
+    exp: Any  # (x, out=)
     unit: float  # what natural scores are multiplied by for it
     backwards: bool = False  # from the last keys to the first, so that the first part is the nearest
 
@@ -44,12 +44,13 @@ class Path(NamedTuple):
 _EXP: tuple[Any, float] = (np.exp2, LOG2_E) if _fast_exp2() else (np.exp, 1.0)
 
 RAW = Path("raw", 0.0, False, *_EXP)
-REFERENCE = Path("reference", None, False, np.exp, 1.0, backwards=True)
-RUNNING = Path("running", None, True, np.exp, 1.0)
+REFERENCE = Path("reference", None, False, floored_exp, 1.0, backwards=True)
+RUNNING = Path("running", None, True, floored_exp, 1.0)
 PATHS = (RAW, REFERENCE, RUNNING)
 
 # Totals of a row between which nothing was lost: what underflows is less than 2**-66 of the least (float32), a key.
 _LEAST, _MOST = {"f": 2.0**-60, "d": 2.0**-500}, {"f": 2.0**100, "d": 2.0**900}
+_EARLY = {"f": 2.0**64, "d": 2.0**600}  # a total over the first keys that bodes ill: to give up late costs most
 _VALUE = {"f": 2.0**-40, "d": 2.0**-400}  # values from here on do not underflow when they are weighted by such totals
 
 
@@ -63,10 +64,10 @@ def first_path(p: Problem, steepness: float = 0.0) -> Path:
     return RAW
 
 
-def overflowed(total: Array) -> Array:
-    """Heads (h, r) in which a total (h, r, b, m) is beyond what the raw path holds, or NaN."""
-    beyond: Array = ~(np.maximum.reduce(total, axis=(-1, -2)) <= _MOST[total.dtype.char])
-    return beyond
+def overflowing(total: Array) -> Array:
+    """Heads (h, r) whose totals (h, r, b, m) over the first keys are already half way beyond the most, or NaN."""
+    within: Any = np.maximum.reduce(total, axis=(-1, -2)) <= _EARLY[total.dtype.char]
+    return np.logical_not(within)
 
 
 def unsound(whole: Partial, alive: Any) -> Array:
@@ -77,17 +78,17 @@ def unsound(whole: Partial, alive: Any) -> Array:
     queries (b, m) see a key at all: the others' totals are 0.
     """
     char, rows = whole.total.dtype.char, (-1, -2)
-    low = np.minimum.reduce(whole.total, axis=rows)
-    if not (low >= _LEAST[char]).all():
+    low: Any = np.minimum.reduce(whole.total, axis=rows)
+    if not np.all(low >= _LEAST[char]):
         low = np.minimum.reduce(whole.total, axis=rows, where=alive(), initial=np.inf)
     high = np.maximum.reduce(whole.total, axis=rows)
     most = np.maximum.reduce(whole.acc, axis=(-1, -2, -3), initial=0)
     least = np.minimum.reduce(whole.acc, axis=(-1, -2, -3), initial=0)
     size = np.maximum(most, -least)
-    sound: Array = (low >= _LEAST[char]) & (high <= _MOST[char]) & (size < np.inf)
+    sound: Any = (low >= _LEAST[char]) & (high <= _MOST[char]) & (size < np.inf)
     if whole.acc.shape[-1]:
         sound &= size >= _VALUE[char] * high
-    return ~sound
+    return np.logical_not(sound)
 
 
 def outgrown(whole: Partial) -> Array:

@@ -145,8 +145,9 @@ class _Stack:
         if path is RAW:
             return lost | unsound(whole, lambda: self.grid.alive(self.lead, self.task.rows))
         blind = whole.peak == -np.inf
-        if blind.any():  # rows that saw nothing, or -inf alone
-            whole.acc[blind], whole.total[blind] = 0, 0
+        if blind.any():  # rows that saw nothing, or -inf alone: 0, and NaN where that met an infinite value
+            whole.acc[blind] *= 0
+            whole.total[blind] = 0
         return outgrown(whole) if path is REFERENCE else np.zeros((0, 0, 0), bool)
 
     def piece(self, strip: Strip) -> _Piece:

@@ -93,7 +93,8 @@ def _grouped(p: Problem) -> tuple[Array, ...]:
     wide: tuple[Array, ...] = (np.broadcast_to(p.q, (*batch, n_heads, *p.q.shape[-2:])),)
     if isinstance(p.bias, np.ndarray):
         wide += (np.broadcast_to(p.bias, (*batch, n_heads, *p.scores[-2:])),)
-    k, v = (np.broadcast_to(x, (*batch, n_groups, *x.shape[-2:]))[..., None, :, :] for x in (p.k, p.v))
+    k, v = (x[..., :n_groups, :, :] if x.ndim > 2 else x for x in (p.k, p.v))  # there may be no heads at all
+    k, v = (np.broadcast_to(x, (*batch, n_groups, *x.shape[-2:]))[..., None, :, :] for x in (k, v))
     q, *bias = (x.reshape(*apart, *x.shape[-2:]) for x in wide)
     return (q, k, v, *bias)
 
@@ -204,7 +205,10 @@ class Grid:
     def views(self, p: Problem) -> Views:
         """The arrays of a problem of these shapes."""
         axes, n_heads = self.stacking, p.scores[-3] if len(p.scores) > 2 else 1
-        q, k, v, *bias = (x.reshape(*axes.outer, axes.n_shared, *x.shape[-3:]) for x in _grouped(p))
+        q, *others = _grouped(p)
+        if len(axes.outer) == q.ndim - 2:  # heads are gone through one by one
+            q, *others = (np.broadcast_to(x, (*axes.outer, *x.shape[-2:]))[..., None, :, :] for x in (q, *others))
+        q, k, v, *bias = (x.reshape(*axes.outer, axes.n_shared, *x.shape[-3:]) for x in (q, *others))
         each = (*axes.outer, axes.n_shared, axes.n_grouped)
         slopes, sinks = (
             None if x is None else np.broadcast_to(x, (*p.scores[:-3], n_heads)).reshape(each)

@@ -6,6 +6,7 @@ Knows partial results; knows nothing of tiles.
 from __future__ import annotations  # NamedTuple fields are shown as they are written
 
 import platform
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -66,11 +67,11 @@ def first_path(p: Problem, steepness: float = 0.0) -> Path:
 
 def overflowing(total: Array) -> Array:
     """Heads (h, r) whose totals (h, r, b, m) over the first keys are already half way beyond the most, or NaN."""
-    within: Any = np.maximum.reduce(total, axis=(-1, -2)) <= _EARLY[total.dtype.char]
-    return np.logical_not(within)
+    highest = np.maximum.reduce(total, axis=(-1, -2))
+    return np.asarray(~(highest <= _EARLY[total.dtype.char]))
 
 
-def unsound(whole: Partial, alive: Any) -> Array:
+def unsound(whole: Partial, alive: Callable[[], Array]) -> Array:
     """Heads (h, r) of a raw result (h, r, b, m) from which something may have been lost.
 
     A row's total must be neither so small that what underflowed counts, nor so large that more could overflow, and the
@@ -78,20 +79,20 @@ def unsound(whole: Partial, alive: Any) -> Array:
     queries (b, m) see a key at all: the others' totals are 0.
     """
     char, rows = whole.total.dtype.char, (-1, -2)
-    low: Any = np.minimum.reduce(whole.total, axis=rows)
+    low: Array = np.minimum.reduce(whole.total, axis=rows)
     if not np.all(low >= _LEAST[char]):
-        low = np.minimum.reduce(whole.total, axis=rows, where=alive(), initial=np.inf)
+        low = np.where(alive(), whole.total, np.inf).min(axis=rows)
     high = np.maximum.reduce(whole.total, axis=rows)
     most = np.maximum.reduce(whole.acc, axis=(-1, -2, -3), initial=0)
     least = np.minimum.reduce(whole.acc, axis=(-1, -2, -3), initial=0)
     size = np.maximum(most, -least)
-    sound: Any = (low >= _LEAST[char]) & (high <= _MOST[char]) & (size < np.inf)
+    lost = (low < _LEAST[char]) | (high > _MOST[char]) | ~np.isfinite(low + high + size)
     if whole.acc.shape[-1]:
-        sound &= size >= _VALUE[char] * high
-    return np.logical_not(sound)
+        lost |= size < _VALUE[char] * high
+    return np.asarray(lost)
 
 
 def outgrown(whole: Partial) -> Array:
     """Blocks (h, r, b) of a result (h, r, b, m) by reference whose scores outgrew it, or hold NaN."""
-    finite: Array = np.isfinite(whole.total).all(axis=-1) & np.isfinite(whole.acc).all(axis=(-1, -2))
-    return ~finite
+    finite = np.isfinite(whole.total).all(axis=-1) & np.isfinite(whole.acc).all(axis=(-1, -2))
+    return np.asarray(~finite)

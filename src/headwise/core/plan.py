@@ -96,7 +96,7 @@ def _counts(grid: Grid) -> tuple[Counter[int], int]:
     varying = [size if varies else 1 for size, varies in zip(p.scores[:-2], grid.varies, strict=True)]
     alike = prod(p.scores[:-2]) // max(1, prod(varying))
     widths = np.diff(grid.edges())
-    for lead in np.ndindex(*varying):
+    for lead in np.ndindex(*varying) if alike else ():  # no items or no heads: no tiles
         for span in grid.spans():
             states = grid.states(lead, span)
             counts.update({state: alike * int((states == state).sum()) for state in (ALL, SOME)})

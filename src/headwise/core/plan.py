@@ -170,6 +170,7 @@ def attention_plan(
     softcap: float | None = None,
     sinks: ArrayLike | None = None,
     dropout: float = 0.0,
+    rng: int | np.random.Generator | None = None,
     threads: int | None = None,
     tile: tuple[int, int] | None = None,
     dtype: DTypeLike = np.float32,
@@ -182,8 +183,8 @@ def attention_plan(
     k : array_like, shape (..., G, n_k, d_k), or that shape
     v : array_like, shape (..., G, n_k, d_v), or that shape
         The arrays, or tuples of int: their shapes, for arrays of type ``dtype``.
-    mask, causal, bias, scale, softcap, sinks, dropout, threads
-        As for :func:`headwise.attention`.
+    mask, causal, bias, scale, softcap, sinks, dropout, rng, threads
+        As for :func:`headwise.attention`; nothing is drawn from ``rng``.
     tile : (int, int), optional
         Queries and keys of a tile, to see what other sizes do; by default what is fast.
     dtype : dtype
@@ -209,7 +210,7 @@ def attention_plan(
     threads, sizes = thread_count(faults, threads), _tile_size(faults, tile)
     shaped = [_of_shape(faults, name, x, dtype) for name, x in (("q", q), ("k", k), ("v", v))]
     given = [x if x is not None else array for x, array in zip(shaped, (q, k, v), strict=True)]
-    rng = 0 if dropout else None  # a plan draws nothing
+    rng = 0 if rng is None else rng  # a plan draws nothing, and needs none
     options = (mask, causal, bias, scale, softcap, sinks, dropout, rng)
     p = problem("attention_plan", given[0], given[1], given[2], *options, faults)
     return planned(grid_of(p, threads, sizes))

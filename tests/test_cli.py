@@ -8,6 +8,7 @@ import shlex
 import signal
 import subprocess
 import sys
+import threading
 import tracemalloc
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -21,9 +22,17 @@ import headwise as hw
 from headwise import cli, console, demo, files, masks
 from headwise.bench import cases, measure, peers, report
 from headwise.cli import main
+from headwise.core import workers
 
 Capture = pytest.CaptureFixture[str]
 COMMAND = (sys.executable, "-m", "headwise")
+LONG = demo.LONG
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The demo's long run, made short."""
+    monkeypatch.setattr(demo, "LONG", 1500)
 
 
 def run(*arguments: str, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -60,7 +69,7 @@ def test_demo_prints_tokens_heads_a_picture_and_the_difference(capsys: Capture) 
     text, errors = capsys.readouterr()
     result = demo.demo(9)
     assert errors == ""
-    assert f"tokens    {len(result.tokens)}: {' '.join(result.tokens)}\n" in text
+    assert f"tokens {len(result.tokens)}: {' '.join(result.tokens)} Heads:" in " ".join(text.split())
     for head in result.heads:
         query, key, weight = head.strongest
         pattern = rf"^ *{head.head} +{head.entropy:.2f} .*{re.escape(result.tokens[query])} -> "
@@ -69,6 +78,33 @@ def test_demo_prints_tokens_heads_a_picture_and_the_difference(capsys: Capture) 
     assert f"Head 9: the weights of each query (row) on each key (column)\n{result.heads[9].note}\n" in text
     assert console.heatmap(result.weights, result.tokens, result.tokens) in text
     assert re.search(r"^largest difference from the reference weights  \d\.\de-0[67]$", text, re.MULTILINE)
+
+
+def test_demo_ends_with_the_classic_line_a_long_run_and_its_plan(capsys: Capture) -> None:
+    assert main(["demo"]) == 0
+    text = capsys.readouterr().out
+    classic = (
+        r"^Batch 8 x 512 tokens x d_model 64, 8 heads, causal\ntime +[\d.]+ ms on \d+ threads, the best of three\n"
+    )
+    computed = r"computed +\d+ of \d+ tiles of scores; .*\ndefinition +at most \d\.\de-0\d away, in the first item$"
+    assert re.search(classic + computed, text, re.MULTILINE)
+    long = r"^1,500 tokens, one head of width 64, causal, as planned below\ntime +[\d.]+ ms on \d+ threads\n"
+    assert re.search(long + r"memory +[\d.]+ MiB at its peak, .*; the scores would take 8\.583 MiB$", text, re.M)
+    q = (1, 1500, 64)
+    tiles = re.search(r"^tiles .*$", str(hw.attention_plan(q, q, q, causal=True)), re.MULTILINE)
+    assert tiles
+    assert tiles[0] in text
+    assert text.endswith(" MiB besides inputs and results\n")
+
+
+@pytest.mark.parametrize("arguments", [[], ["--causal"], ["--head", "11"]])
+def test_demo_fits_eighty_columns(capsys: Capture, monkeypatch: pytest.MonkeyPatch, arguments: list[str]) -> None:
+    if not arguments:
+        monkeypatch.setattr(demo, "LONG", LONG)
+    assert main(["demo", *arguments]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if console.width(line) > 80] == []
+    assert f"{demo.LONG:,} tokens, one head of width 64, causal, as planned below" in lines
 
 
 def test_demo_under_a_causal_mask_says_that_the_reference_has_none(capsys: Capture) -> None:
@@ -87,6 +123,11 @@ def test_demo_as_json_is_one_object(capsys: Capture) -> None:
     assert len(value["heads"]) == value["shape"][0]
     assert value["heads"][3]["strongest"].keys() == {"query", "key", "weight"}
     assert value["about"]["model"]
+    assert value["classic"]["shape"] == [8, 8, 512, 8]
+    assert value["classic"].keys() == {"shape", "seconds", "difference", "plan"}
+    assert value["long"].keys() == {"shape", "seconds", "peak", "scores", "plan"}
+    assert value["long"]["plan"]["scores"] == [1, 1500, 1500]
+    assert "grid" not in value["long"]["plan"]
 
 
 def test_a_damaged_sample_is_one_line(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,10 +151,60 @@ def test_attend_writes_the_definition_and_prints_shapes_time_and_memory(folder: 
     assert re.search(r"^k +\(B, G, n_k, d_k\)  \(2, 3, 11, 7\) +float32$", text, re.MULTILINE)
     assert re.search(r"^out +\(B, H, n_q, d_v\)  \(2, 3, 5, 13\) +float32$", text, re.MULTILINE)
     assert re.search(r"^time +[\d.e-]+ ms$", text, re.MULTILINE)
-    assert re.search(r"^peak extra memory +[\d.]+ KiB$", text, re.MULTILINE)
+    assert re.search(r"^peak extra memory +[\d.]+ KiB, results included; every allocation traced$", text, re.MULTILINE)
+    assert "skipped" not in text  # the definition has no plan
     assert re.search(rf"^out +all finite, from {out.min():.4g} to {out.max():.4g}, mean ", text, re.MULTILINE)
     assert re.search(r"^written +out\.npz: out, weights$", text, re.MULTILINE)
     assert sorted(os.listdir()) == ["in.npz", "old.npz", "out.npz"]
+
+
+def test_attend_runs_the_engine_and_prints_its_plan(folder: Path, capsys: Capture) -> None:
+    arguments = ["in.npz", "--causal", "--threads", "1"]
+    assert main(["attend", *arguments, "-o", "out.npz", "--lse"]) == 0
+    text = capsys.readouterr().out
+    out, lse = hw.attention(**qkv(), causal=True, return_lse=True)
+    steps = hw.attention_steps(**qkv(), causal=True)
+    with np.load("out.npz") as written:
+        assert sorted(written) == ["lse", "out"]
+        assert np.array_equal(written["out"], out)
+        assert np.array_equal(written["lse"], lse)
+    np.testing.assert_allclose(out, steps.out, atol=1e-5)
+    np.testing.assert_allclose(lse, steps.lse, atol=1e-5)
+    assert str(hw.attention_plan(**qkv(), causal=True, threads=1)) in text
+    assert re.search(r"^lse +\(B, H, n_q\) +\(2, 3, 5\) +float32$", text, re.MULTILINE)
+    assert re.search(rf"^lse +all finite, from {lse.min():.4g} to {lse.max():.4g}, ", text, re.MULTILINE)
+    assert re.search(r"^written +out\.npz: out, lse$", text, re.MULTILINE)
+
+
+def test_lse_without_a_target_shows_its_figures(folder: Path, capsys: Capture) -> None:
+    before = state(folder)
+    for more in ([], ["--weights"]):
+        assert main(["attend", "in.npz", "--lse", *more]) == 0
+        assert re.search(r"^lse +all finite, from ", capsys.readouterr().out, re.MULTILINE)
+    assert main(["attend", "in.npz"]) == 0
+    assert not re.search(r"^lse ", capsys.readouterr().out, re.MULTILINE)
+    assert state(folder) == before
+
+
+def test_the_definition_and_its_lse_and_weights_are_written(folder: Path) -> None:
+    assert main(["attend", "in.npz", "-o", "out.npz", "--lse", "--weights", "--threads", "1"]) == 0
+    steps, written = hw.attention_steps(**qkv()), files.read_arrays("out.npz")
+    assert sorted(written) == ["lse", "out", "weights"]
+    for name, array in written.items():
+        np.testing.assert_allclose(array, getattr(steps, name), rtol=1e-6)
+
+
+def test_scores_beyond_memory_are_no_matter_without_weights(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(0)
+    np.savez("long.npz", **{name: rng.standard_normal((1500, 4), dtype=np.float32) for name in "qkv"})
+    monkeypatch.setattr(demo, "physical_memory", lambda: 10_000_000)
+    assert main(["attend", "long.npz", "-o", "out.npz", "--threads", "2"]) == 0
+    assert files.read_arrays("out.npz")["out"].shape == (1500, 4)
+    assert main(["attend", "long.npz", "--weights"]) == 2
+    says = r"long\.npz: q and k: expected scores that fit the .* GiB of memory here, got \(1500, 1500\), .*"
+    assert re.fullmatch(f"headwise attend: {says}; without --weights no scores are stored\n", capsys.readouterr().err)
 
 
 def test_attend_without_a_target_is_a_summary_only(folder: Path, capsys: Capture) -> None:
@@ -156,7 +247,7 @@ CHOICES: list[tuple[list[str], dict[str, Any]]] = [
 def test_attend_passes_its_options_on(folder: Path, arguments: list[str], options: dict[str, Any]) -> None:
     assert main(["attend", *arguments, "in.npz", "-o", "out.npz"]) == 0
     expected, _ = hw.scaled_dot_product_attention(**qkv(), **options)
-    assert np.array_equal(files.read_arrays("out.npz")["out"], expected)
+    np.testing.assert_allclose(files.read_arrays("out.npz")["out"], expected, atol=1e-5)
 
 
 def test_mask_and_bias_of_the_file_intersect_with_the_options(folder: Path) -> None:
@@ -182,6 +273,39 @@ def test_attend_as_json_is_one_object_without_nan(folder: Path, capsys: Capture)
     assert value["output"] is None
     assert value["seconds"] > 0
     assert value["peak_extra_bytes"] > 0
+    assert value["plan"] is None
+
+
+def test_the_engines_run_as_json_has_its_plan(folder: Path, capsys: Capture) -> None:
+    assert main(["attend", "in.npz", "--json", "--lse", "--threads", "3"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["arrays"].keys() == value["figures"].keys() | {"q", "k", "v"} == {"q", "k", "v", "out", "lse"}
+    plan = hw.attention_plan(**qkv(), threads=3)
+    assert value["plan"].keys() == {
+        "scores", "tile", "tiles", "computed", "partial", "skipped", "heads_per_task", "tasks", "threads", "paths",
+        "flops", "bytes",
+    }  # fmt: skip
+    assert (value["plan"]["scores"], value["plan"]["threads"]) == (list(plan.scores), plan.threads)
+    assert value["plan"]["paths"] == plan.paths
+    assert value["peak_counted"] == "traced"
+
+
+def test_memory_that_nobody_tells_is_said_to_be_unknown(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(demo, "_TRACED", -1)
+    assert main(["attend", "in.npz"]) == 0
+    known = r"^peak extra memory +([\d.]+ \w+, results included; resident memory of the process|unknown: .*)$"
+    assert re.search(known, capsys.readouterr().out, re.MULTILINE)
+
+    def untold(run: Callable[[], Any]) -> None:
+        run()
+
+    monkeypatch.setattr(demo, "growth", untold)
+    assert main(["attend", "in.npz", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["peak_extra_bytes"] is None
+    assert main(["attend", "in.npz"]) == 0
+    assert re.search(r"^peak extra memory +unknown: ", capsys.readouterr().out, re.MULTILINE)
 
 
 def test_values_that_are_not_finite_are_counted(folder: Path, capsys: Capture) -> None:
@@ -226,6 +350,37 @@ def test_info_prints_versions_blas_and_extras(capsys: Capture, monkeypatch: pyte
     assert re.search(r"^cli +rich 15$", text, re.MULTILINE)
     assert main(["info", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["extras"] == extras
+
+
+def test_info_tells_the_threads_of_the_engine(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "state", lambda: workers.WorkersState(3, (("openblas", "0.3"), ("blis", "")), ""))
+    assert main(["info"]) == 0
+    text = capsys.readouterr().out
+    assert "\nEngine\nthreads       3 by default, the caller's among them\n" in text
+    assert "\nBLAS in each  held to one thread: openblas 0.3, blis\n\n" in text
+    assert main(["info", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert (value["threads"], value["limited"], value["note"]) == (3, ["openblas 0.3", "blis"], "")
+
+
+def test_info_tells_what_is_in_the_way(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(workers, "_limit", workers._Limit(()))
+    monkeypatch.setattr(workers, "_pool", workers._Pool())
+    monkeypatch.setattr(workers, "_cpus", lambda: 4)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    assert main(["info"]) == 0
+    text = capsys.readouterr().out
+    assert "\nBLAS in each  not held to one thread\n" in text
+    note = " ".join(text.partition("\nnote ")[2].partition("\n\n")[0].split())
+    assert re.fullmatch(
+        r"the BLAS of this NumPy \(.*\) cannot be told its number .*; threads could not be started .*", note
+    )
+    assert main(["info", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert (value["threads"], value["limited"], value["note"]) == (4, [], note)
 
 
 def test_info_imports_no_extra() -> None:
@@ -313,7 +468,8 @@ BENCH_MISTAKES: list[tuple[list[str], str]] = [
     ),
     (["--repeat", "0"], r"argument --repeat: expected an integer >= 1, got '0'"),
     (["--repeat", "-3"], r"argument --repeat: expected "),
-    (["--threads", "two"], r"argument --threads: expected an integer >= 1, got 'two'"),
+    (["--threads", "two"], r"argument --threads: expected an integer from 1 to 4096, got 'two'"),
+    (["--threads", "5000"], r"argument --threads: expected an integer from 1 to 4096, got '5000'"),
     (["--cases", "tiny", "--write", "none.md"], r"none\.md: expected a file that can be read, got 'No such file"),
     (["--cases", "tiny", "--write", "old.md"], r"old\.md: expected the lines <!-- bench:begin --> and .*, once each"),
     (["--cases", "tiny", "--write", "."], r"\.: expected a file, got a folder"),
@@ -477,6 +633,13 @@ HOSTILE: list[tuple[list[str], str]] = [
     (["in.npz", "--window", "\u0663,0"], r"argument --window: expected L,R: "),
     (["in.npz", "--window"], r"argument --window: expected one argument"),
     (["in.npz", "--window", "--causal"], r"argument --window: expected one argument"),
+    (["in.npz", "--threads", "0"], r"argument --threads: expected an integer from 1 to 4096, got '0'"),
+    (["in.npz", "--threads", "-1"], r"argument --threads: expected an integer from 1 to 4096, got '-1'"),
+    (["in.npz", "--threads", "x"], r"argument --threads: expected an integer from 1 to 4096, got 'x'"),
+    (["in.npz", "--threads", "1.5"], r"argument --threads: expected an integer from 1 to 4096, got '1\.5'"),
+    (["in.npz", "--threads", "4097"], r"argument --threads: expected an integer from 1 to 4096, got '4097'"),
+    (["in.npz", "--threads", "1", "--weights", "--caus"], r"unrecognized arguments: --caus"),
+    (["in.npz", "--lse", "-o", "in.npz"], r"in\.npz: expected another file than the input, got the input itself"),
     (["in.npz", "--caus"], r"unrecognized arguments: --caus"),
     (["in.npz", "more\nnpz"], r"unrecognized arguments: more\\nnpz"),
     ([], r"the following arguments are required: IN"),
@@ -541,9 +704,11 @@ def test_too_little_memory_is_one_line(folder: Path, capsys: Capture, monkeypatc
     def too_large(*_: Any, **__: Any) -> Any:
         raise MemoryError("Unable to allocate 3 TiB")
 
-    monkeypatch.setattr(demo, "scaled_dot_product_attention", too_large)
-    assert main(["attend", "in.npz"]) == 2
-    assert capsys.readouterr().err.startswith("headwise attend: in.npz: expected memory for its arrays and scores")
+    for name in ("scaled_dot_product_attention", "attention", "attention_steps"):
+        monkeypatch.setattr(demo, name, too_large)
+    for more in ([], ["--weights"]):
+        assert main(["attend", "in.npz", *more]) == 2
+        assert capsys.readouterr().err.startswith("headwise attend: in.npz: expected memory for its arrays and results")
     assert main(["demo"]) == 2
     assert capsys.readouterr().err.startswith("headwise demo: expected more memory")
 
@@ -570,7 +735,7 @@ def wait(*_, **__):
     print("ready", flush=True)
     time.sleep(60)
 if sys.argv.pop(1) == "computing":
-    demo.scaled_dot_product_attention = wait
+    demo.attention = demo.attention_steps = wait
 else:
     np.lib.format.write_array = wait
 sys.exit(cli.main(sys.argv[1:]))
@@ -592,6 +757,43 @@ def test_a_signal_ends_a_real_process_and_leaves_nothing(folder: Path, number: i
         _, errors = process.communicate(timeout=30)
     assert errors == "headwise attend: interrupted\n" or (times > 1 and errors.startswith("headwise attend: interr"))
     assert process.returncode == 128 + number or (times > 1 and process.returncode == -number)  # at the very end
+    assert state(folder) == before
+
+
+MIDDLE = """
+import signal, sys, time
+from functools import partial
+from headwise import cli, demo
+signal.signal(signal.SIGINT, signal.default_int_handler)
+cli._PATIENCE = 0
+def told(progress, done, total):
+    progress(done, total)
+    print("ready", flush=True)
+    time.sleep(60)
+def attention(*arrays, progress, engine=demo.attention, **options):
+    return engine(*arrays, progress=partial(told, progress), **options)
+demo.attention = attention
+sys.exit(cli.main(sys.argv[1:]))
+"""
+
+
+def save_long() -> None:
+    rng = np.random.default_rng(0)
+    np.savez("long.npz", **{name: rng.standard_normal((3000, 16), dtype=np.float32) for name in "qkv"})
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no such signals there")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_the_middle_of_the_engine(folder: Path, number: int) -> None:
+    save_long()
+    before = state(folder)
+    arguments = [sys.executable, "-c", MIDDLE, "attend", "long.npz", "-o", "out.npz", "--threads", "2"]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(number)
+        text, errors = process.communicate(timeout=30)
+    assert (process.returncode, text, errors) == (128 + number, "", "headwise attend: interrupted\n")
     assert state(folder) == before
 
 
@@ -670,20 +872,25 @@ def test_an_output_that_holds_ascii_only(folder: Path) -> None:
     assert done.stderr.startswith("headwise attend: \\u6ce82.npz: expected a file")
 
 
-def on_a_terminal(*arguments: str, **variables: str) -> str:
-    """What a process writes to a terminal of 100 columns."""
+def on_a_terminal(*arguments: str, program: Sequence[str] = COMMAND, stop: bytes = b"", **variables: str) -> str:
+    """What a process writes to a terminal of 100 columns; it is interrupted once it has written `stop`."""
     import pty
 
     ours, theirs = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "100", "PYTHONIOENCODING": "utf-8", **variables}
     environment.pop("NO_COLOR", None)
-    with subprocess.Popen([*COMMAND, *arguments], stdout=theirs, stderr=theirs, env=environment):
+    with subprocess.Popen([*program, *arguments], stdout=theirs, stderr=theirs, env=environment) as process:
         os.close(theirs)
-        chunks = []
+        written, stopped = b"", not stop
         while chunk := _read(ours):
-            chunks.append(chunk)
+            written += chunk
+            if not stopped and stop in written:
+                process.send_signal(signal.SIGINT)
+                stopped = True
     os.close(ours)
-    return b"".join(chunks).decode()
+    assert stopped
+    assert process.returncode == (130 if stop else 0)
+    return written.decode()
 
 
 def _read(terminal: int) -> bytes:
@@ -693,27 +900,100 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
+MEASURED = ("time", "memory  ")  # differs from run to run
+
+
 @pytest.mark.skipif(os.name == "nt", reason="no terminals to open")
-def test_a_terminal_gets_colours_and_the_same_words(capsys: Capture) -> None:
+def test_a_terminal_gets_colours_and_the_same_words(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("rich")
+    monkeypatch.setattr(demo, "LONG", LONG)
     shown = on_a_terminal("demo")
     assert "\x1b[" in shown
     assert main(["demo"]) == 0
     plain = capsys.readouterr().out
     lines = re.sub(r"\x1b\[[0-9;]*m", "", shown).replace("\r", "").splitlines()
-    kept = [line.split() for line in lines if "─" not in line and not line.startswith("time")]
-    expected = [line.split() for line in plain.splitlines() if not line.startswith(("----", "time"))]
+    kept = [line.split() for line in lines if "─" not in line and not line.startswith(MEASURED)]
+    expected = [line.split() for line in plain.splitlines() if not line.startswith(("----", *MEASURED))]
     assert kept == expected
     assert "\x1b[" not in on_a_terminal("demo", TERM="dumb")
 
 
+WITHOUT_RICH = "import sys; sys.modules['rich'] = None\n"
+CLEARED = {True: "\x1b[?25h\r\x1b[1A\x1b[2K", False: "\r" + " " * 99 + "\r"}
+either = pytest.mark.parametrize("rich", [True, False])
+
+
+def impatient(rich: bool, code: str) -> list[str]:
+    """A program with these lines, with or without rich."""
+    if rich:
+        pytest.importorskip("rich")
+    return [sys.executable, "-c", code if rich else WITHOUT_RICH + code]
+
+
 @pytest.mark.skipif(os.name == "nt", reason="no terminals to open")
-def test_bench_tells_a_terminal_what_it_is_doing_and_clears_the_line() -> None:
-    shown = on_a_terminal("bench", "--cases", "tiny", "--peers", "naive", "--repeat", "1", NO_COLOR="1")
+@either
+def test_bench_tells_a_terminal_what_it_is_doing_and_clears_the_line(rich: bool) -> None:
+    program = impatient(rich, "import sys; from headwise.cli import main; sys.exit(main(sys.argv[1:]))")
+    arguments = ("bench", "--cases", "tiny", "--peers", "naive", "--repeat", "1")
+    shown = on_a_terminal(*arguments, program=program, NO_COLOR="1")
     told, _, rest = shown.partition("CPU ")
-    assert "\r1 of 1: tiny: preparing naive" in told
-    assert told.endswith("\r" + " " * 99 + "\r")
+    assert "\r1 of 1: tiny: preparing naive" in told or "1 of 1: tiny: preparing naive\r\x1b[2K" in told
+    assert told.endswith(CLEARED[rich])
     assert "1 of 1" not in rest
+
+
+AT_ONCE = "import sys; from headwise import cli; cli._PATIENCE = 0; sys.exit(cli.main(sys.argv[1:]))"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no terminals to open")
+@either
+def test_attend_draws_a_bar_on_a_terminal_and_removes_it(folder: Path, rich: bool) -> None:
+    save_long()
+    program = impatient(rich, AT_ONCE)
+    told, found, rest = on_a_terminal("attend", "long.npz", "--threads", "1", program=program).partition("long.npz")
+    assert found
+    assert re.search(r"attending .* \d+%", told)
+    assert re.search(re.escape(CLEARED[rich]) + r"(\x1b\[\d+m)*$", told)  # the title may be bold
+    assert "attending" not in rest
+
+
+@pytest.mark.parametrize("terminal", ["stdout", "stderr"])
+def test_the_bar_is_for_standard_error(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch, terminal: str
+) -> None:
+    save_long()
+    monkeypatch.setitem(sys.modules, "rich", None)
+    monkeypatch.setattr(cli, "_PATIENCE", 0)
+    monkeypatch.setattr(getattr(sys, terminal), "isatty", lambda: True)
+    assert main(["attend", "long.npz", "--threads", "1"]) == 0
+    text, errors = capsys.readouterr()
+    assert "attending" not in text
+    assert ("attending  [" in errors) == (terminal == "stderr")
+    assert errors.endswith("\r") == (terminal == "stderr")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no terminals to open")
+def test_no_bar_where_none_belongs(folder: Path) -> None:
+    save_long()
+    program = impatient(False, AT_ONCE)
+    arguments = ["attend", "long.npz", "--threads", "1"]
+    assert json.loads(on_a_terminal(*arguments, "--json", program=program))["seconds"] > 0
+    assert on_a_terminal("attend", "in.npz").startswith(("in.npz", "\x1b[1min.npz"))  # it is over too soon
+    done = subprocess.run([*program, *arguments], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "attending" not in done.stdout
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no terminals to open")
+@either
+def test_an_interrupt_takes_the_bar_away(folder: Path, rich: bool) -> None:
+    save_long()
+    before = state(folder)
+    arguments = ("attend", "long.npz", "-o", "out.npz", "--threads", "2")
+    shown = on_a_terminal(*arguments, program=impatient(rich, MIDDLE), stop=b"ready")
+    assert re.search(r"attending .* \d+%", shown)
+    assert shown.endswith(CLEARED[rich] + "headwise attend: interrupted\r\n")
+    assert state(folder) == before
 
 
 def test_the_commands_need_no_rich(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,16 +2,20 @@
 
 import importlib.util
 import io
+import itertools
 import json
 import re
 import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from headwise import console
-from headwise.console import PLAIN, Look, bar, cell, emit, facts, heatmap, look, table, width
+from headwise.console import PLAIN, Look, Progress, bar, cell, emit, facts, heatmap, look, table, width
 
 ASCII = Look("ascii")
 RICH = Look(rich=True, width=60)
@@ -73,12 +77,95 @@ def test_a_closed_stream_is_no_error() -> None:
 
 def test_progress_is_for_terminals_and_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "10")
+    monkeypatch.setitem(sys.modules, "rich", None)
     terminal, pipe = Terminal(), io.StringIO()
     for stream in (terminal, pipe, None):
-        console.progress("1 of 2: \x1b[2J注", stream)
-        console.progress("", stream)
+        with Progress(stream) as line:
+            line.tell("1 of 2: \x1b[2J注")
     assert terminal.getvalue() == "\r" + " " * 9 + "\r" + r"1 of 2: \x1b"[:9] + "\r" + " " * 9 + "\r"
     assert pipe.getvalue() == ""
+
+
+@pytest.fixture
+def plain(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal of 50 columns, and no rich."""
+    monkeypatch.setenv("COLUMNS", "50")
+    monkeypatch.setitem(sys.modules, "rich", None)
+
+
+CLEARED = "\r" + " " * 49 + "\r"
+
+
+@pytest.mark.usefixtures("plain")
+def test_a_bar_begins_late_is_drawn_now_and_then_and_goes() -> None:
+    times = iter([0.0, 0.4, 0.6, 0.6, 0.65, 0.9, 0.9, 1.5])
+    terminal = Terminal()
+    with Progress(terminal, after=0.5, now=lambda: next(times)) as line:
+        line.count("attending", 1, 8)  # at 0.4: too early
+        line.count("attending", 2, 8)
+        line.count("attending", 3, 8)  # at 0.65: too soon after the last
+        line.count("attending", 4, 8)
+        line.count("attending", 8, 8)  # the end is nothing to wait for
+    drawn = [f"attending  [#####{' ' * 15}]  25%", f"attending  [{'#' * 10}{' ' * 10}]  50%", ""]
+    assert terminal.getvalue() == "".join(CLEARED + text for text in drawn)
+    assert next(times) == 1.5
+
+
+@pytest.mark.usefixtures("plain")
+def test_what_is_over_soon_draws_nothing() -> None:
+    terminal = Terminal()
+    with Progress(terminal, after=0.5, now=lambda: 7.0) as line:
+        line.count("attending", 1, 2)
+        line.tell("attending")
+    assert terminal.getvalue() == ""
+
+
+@pytest.mark.usefixtures("plain")
+def test_an_interrupt_takes_the_line_away() -> None:
+    terminal = Terminal()
+    with suppress(KeyboardInterrupt), Progress(terminal) as line:
+        line.count("attending", 1, 2)
+        raise KeyboardInterrupt
+    assert terminal.getvalue().endswith("50%" + CLEARED)
+
+
+@needs_rich
+@pytest.mark.parametrize("error", [None, KeyboardInterrupt("now")])
+def test_a_rich_bar_shows_the_cursor_again_and_erases_its_line(
+    monkeypatch: pytest.MonkeyPatch, error: BaseException | None
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "70")
+    threads = threading.active_count()
+    terminal = Terminal()
+    with suppress(KeyboardInterrupt), Progress(terminal, now=itertools.count().__next__) as line:
+        line.count("at [red] \x1b[2J", 1, 4)
+        assert threading.active_count() == threads
+        line.count("at [red] \x1b[2J", 3, 4)
+        if error is not None:
+            raise error
+    shown = COLOUR.sub("", terminal.getvalue())
+    assert shown.startswith("\x1b[?25l")
+    assert shown.endswith("\x1b[?25h\r\x1b[1A\x1b[2K")
+    assert r"at [red] \x1b[2J ━" in shown
+    assert re.search(r" 25%.*\r\x1b\[2K.* 75%", shown)
+
+
+class Gone(Terminal):
+    """A terminal that was closed."""
+
+    def write(self, text: str) -> int:
+        raise OSError(5, "Input/output error")
+
+
+@pytest.mark.parametrize("rich", [pytest.param(True, marks=needs_rich), False])
+def test_a_terminal_that_has_gone_ends_no_work(monkeypatch: pytest.MonkeyPatch, rich: bool) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    if not rich:
+        monkeypatch.setitem(sys.modules, "rich", None)
+    with Progress(Gone()) as line:
+        line.tell("working")
+        line.count("working", 1, 2)
 
 
 # ---------------------------------------------------------------------------------------------- cells
@@ -119,6 +206,19 @@ def test_numbers_stand_to_the_right_and_nothing_is_cut() -> None:
 def test_a_table_without_rows() -> None:
     assert table("None", ["a", "bc"], []) == "None\na  bc\n-  --"
     assert facts([]) == ""
+
+
+def test_facts_are_folded_where_lines_have_a_most() -> None:
+    pairs = [("name", "one two-three four"), ("b", "x" * 30), ("c", 1)]
+    assert facts(pairs, most=16).splitlines() == [
+        "name  one",
+        "      two-three",
+        "      four",
+        "b",
+        "      " + "x" * 30,
+        "c     1",
+    ]
+    assert len(facts(pairs).splitlines()) == 3
 
 
 def test_plain_text_has_neither_colours_nor_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -221,6 +321,16 @@ def test_empty_pictures() -> None:
 class Point(NamedTuple):
     x: float
     y: object
+
+
+@dataclass
+class Plan:
+    tiles: tuple[int, int]
+    grid: object = field(repr=False)
+
+
+def test_json_of_a_dataclass_is_what_its_repr_shows() -> None:
+    assert json.loads(console.as_json({"plan": Plan((1, 2), object())})) == {"plan": {"tiles": [1, 2]}}
 
 
 def test_json_has_no_nan_and_knows_arrays_and_named_tuples() -> None:

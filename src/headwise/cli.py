@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from headwise import __version__, console, demo
@@ -21,8 +22,10 @@ from headwise.bench.measure import BenchError, Outcome, bench
 from headwise.core.shapes import Array
 from headwise.files import FileError, check_target, listed, shown, write_arrays
 
-_GLUED = ("--window", "--scale", "--softcap", "--head")  # their values may begin with a dash
+_GLUED = ("--window", "--scale", "--softcap", "--head", "--threads", "--repeat")  # their values may begin with a dash
 _COMMANDS = ("demo", "attend", "info", "bench")
+_WIDTH = 80  # columns, of lines that can be folded
+_PATIENCE = 0.5  # seconds that a run may take before a bar is drawn
 _T = TypeVar("_T")
 
 
@@ -51,6 +54,13 @@ def _count(text: str) -> int:
         if (number := _integer(text)) >= 1:
             return number
     raise argparse.ArgumentTypeError(f"expected an integer >= 1, got '{shown(text, 60)}'")
+
+
+def _threads(text: str) -> int:
+    with suppress(argparse.ArgumentTypeError):
+        if 1 <= (number := _integer(text)) <= demo.MOST_THREADS:
+            return number
+    raise argparse.ArgumentTypeError(f"expected an integer from 1 to {demo.MOST_THREADS}, got '{shown(text, 60)}'")
 
 
 def _names(text: str) -> list[str]:
@@ -103,9 +113,20 @@ def _parser() -> _Parser:
     parser.add_argument("--version", action="version", version=f"headwise {__version__}")
     parser.set_defaults(run=lambda options: parser.format_help().rstrip())
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
-    _add_demo(_command(commands, "demo", "attention over a real sentence, head by head", "--head 9 --causal"))
-    _add_attend(_command(commands, "attend", "attention over arrays from a file", "in.npz -o out.npz --window -,0"))
-    info = _command(commands, "info", "versions, CPU, BLAS and extras of this installation", "--json")
+    _add_demo(
+        _command(
+            commands,
+            "demo",
+            "attention over a real sentence, and over 20,000 tokens",
+            "--head 9 --causal",
+        )
+    )
+    _add_attend(
+        _command(
+            commands, "attend", "attention over arrays from a file, of any length", "in.npz -o out.npz --window -,0"
+        )
+    )
+    info = _command(commands, "info", "versions, CPU, BLAS, threads and extras of this installation", "--json")
     info.set_defaults(run=_run_info)
     _add_bench(_command(commands, "bench", "time and memory beside other attention", "--cases tiny --peers naive"))
     return parser
@@ -121,23 +142,28 @@ def _command(commands: Any, name: str, text: str, example: str) -> argparse.Argu
 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--head", type=_integer, metavar="H", help="the head to draw, from 0")
-    parser.add_argument("--causal", action="store_true", help="no token sees a later one")
+    parser.add_argument("--head", type=_integer, metavar="H", help="the head of the sentence to draw, from 0")
+    parser.add_argument("--causal", action="store_true", help="no token of the sentence sees a later one")
     parser.set_defaults(run=_run_demo)
 
 
 def _add_attend(parser: argparse.ArgumentParser) -> None:
     arrays = f"q, k, v, optionally {', '.join(demo.OPTIONAL)}; other names are not used"
     parser.add_argument("input", metavar="IN", help=f".npz file or folder of .npy files: {arrays}")
-    parser.add_argument("-o", "--output", metavar="OUT", help=".npz file to write out (and weights) to")
+    parser.add_argument("-o", "--output", metavar="OUT", help=".npz file to write out (and lse, weights) to")
     parser.add_argument("--causal", action="store_true", help="query i sees key j when j <= i + n_k - n_q")
     parser.add_argument(
         "--window", type=_window, metavar="L,R", help="keys seen left and right of the own one; - is all"
     )
     parser.add_argument("--scale", type=_finite, metavar="X", help="multiplies the scores (default 1/sqrt(d_k))")
     parser.add_argument("--softcap", type=_positive, metavar="C", help="caps the scores: C tanh(scores / C)")
+    parser.add_argument("--lse", action="store_true", help="show and write the log-sum-exp of each query's scores too")
+    weights = (
+        "run the definition, in memory for all scores, and write its weights too; without -o, draw the first head's"
+    )
+    parser.add_argument("--weights", action="store_true", help=weights)
     parser.add_argument(
-        "--weights", action="store_true", help="write the weights too; without -o, draw the first head's"
+        "--threads", type=_threads, metavar="N", help="threads to use (default: as many as NumPy's BLAS uses)"
     )
     parser.add_argument("--force", action="store_true", help="replace OUT where it exists")
     parser.set_defaults(run=_run_attend)
@@ -157,7 +183,9 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
         help=f"whom to compare with: {', '.join(peers.PEERS)} (default: those that are installed)",
     )
     parser.add_argument("--repeat", type=_count, default=9, metavar="N", help="rounds of timing (default 9)")
-    parser.add_argument("--threads", type=_count, metavar="N", help="threads of everybody (default: the cores to use)")
+    parser.add_argument(
+        "--threads", type=_threads, metavar="N", help="threads of everybody (default: the cores to use)"
+    )
     page = f"put the tables between the lines {report.BEGIN} and {report.END} of this page; all must be measured"
     parser.add_argument("--write", metavar="FILE", help=page)
     parser.set_defaults(run=_run_bench)
@@ -182,7 +210,7 @@ def _demo_text(result: demo.Demo, look: console.Look) -> str:
         ("sentence", result.about.get("sentence")),
         ("tokens", f"{len(result.tokens)}: {' '.join(result.tokens)}"),
     ]
-    title = f"Heads{causal}: means over queries; strongest pair besides a token itself and the first"
+    title = f"Heads{causal}: means over queries; strongest pair but itself and the first"
     columns = ("head", "entropy, bits", "", "strongest pair", "weight", "itself", "previous", "first")
     drawn = f"Head {head.head}{causal}: the weights of each query (row) on each key (column)"
     ends = [
@@ -191,13 +219,39 @@ def _demo_text(result: demo.Demo, look: console.Look) -> str:
     ]
     return "\n\n".join(
         [
-            console.facts(about, look),
+            console.facts(about, look, _WIDTH),
             console.table(title, columns, [_head_row(one, result.tokens, look) for one in result.heads], look),
             f"{drawn}\n{shown(head.note)}".strip(),
             console.heatmap(result.weights, result.tokens, result.tokens, look),
             console.facts(ends, look),
+            _classic_text(result.classic, look),
+            _long_text(result.long, look),
         ]
     )
+
+
+def _classic_text(classic: demo.Classic, look: console.Look) -> str:
+    batch, n_heads, n_tokens, d_head = classic.shape
+    plan = classic.plan
+    computed = f"{plan.computed} of {plan.tiles} tiles of scores; the mask rules out all of the others"
+    lines = [
+        ("time", f"{console.duration(classic.seconds)} on {plan.threads} threads, the best of three"),
+        ("computed", computed),
+        ("definition", f"at most {classic.difference:.1e} away, in the first item"),
+    ]
+    title = f"Batch {batch} x {n_tokens} tokens x d_model {n_heads * d_head}, {n_heads} heads, causal"
+    return f"{title}\n{console.facts(lines, look)}"
+
+
+def _long_text(long: demo.LongRun, look: console.Look) -> str:
+    _, n_tokens, d = long.shape
+    used, stored = (f"{size / 2**20:.4g} MiB" for size in (long.peak, long.scores))
+    lines = [
+        ("time", f"{console.duration(long.seconds)} on {long.plan.threads} threads"),
+        ("memory", f"{used} at its peak, result included; the scores would take {stored}"),
+    ]
+    title = f"{n_tokens:,} tokens, one head of width {d}, causal, as planned below"
+    return f"{title}\n{console.facts(lines, look)}\n\n{long.plan}"
 
 
 def _head_row(head: demo.HeadSummary, tokens: Sequence[str], look: console.Look) -> list[str]:
@@ -214,18 +268,25 @@ def _run_attend(options: argparse.Namespace) -> str:
         raise _UsageError("--force: expected -o OUT with it, got none; see headwise attend -h")
     if output is not None:
         check_target(output, force=options.force, source=options.input)
-    chosen = {name: getattr(options, name) for name in ("causal", "window", "scale", "softcap")}
-    try:
-        result = demo.attend(options.input, **chosen)
-    except MemoryError as error:
-        text = f"{shown(options.input)}: expected memory for its arrays and scores, got too little"
-        raise _UsageError(f"{text}; attend from fewer queries at a time") from error
-    made = {"out": result.out} | ({"weights": result.weights} if options.weights else {})
+    result = _attended(options)
+    made = {"out": result.out} | ({"lse": result.lse} if options.lse else {})
+    made |= {} if result.weights is None else {"weights": result.weights}
     if output is not None:
         write_arrays(output, made, force=options.force)
     if options.json:
         return console.as_json(_attend_facts(options, result, made))
     return _attend_text(options, result, made, console.look(sys.stdout))
+
+
+def _attended(options: argparse.Namespace) -> demo.Attended:
+    names = ("causal", "window", "scale", "softcap", "weights", "threads")
+    chosen = {name: getattr(options, name) for name in names}
+    try:
+        with console.Progress(None if options.json else sys.stderr, after=_PATIENCE) as line:
+            return demo.attend(options.input, **chosen, progress=partial(line.count, "attending"))
+    except MemoryError as error:
+        text = f"{shown(options.input)}: expected memory for its arrays and results, got too little"
+        raise _UsageError(f"{text}; attend from fewer queries at a time") from error
 
 
 def _attend_facts(options: argparse.Namespace, result: demo.Attended, made: dict[str, Array]) -> dict[str, Any]:
@@ -240,6 +301,8 @@ def _attend_facts(options: argparse.Namespace, result: demo.Attended, made: dict
         "figures": {name: demo.figures(array) for name, array in made.items()},
         "seconds": result.seconds,
         "peak_extra_bytes": result.peak,
+        "peak_counted": result.counted,
+        "plan": result.plan,
         "output": options.output,
     }
 
@@ -249,13 +312,14 @@ def _attend_text(options: argparse.Namespace, result: demo.Attended, made: dict[
         [name, demo.array_letters(name, a.shape), str(a.shape), str(a.dtype)]
         for name, a in (result.arrays | made).items()
     ]
-    lines = [("time", console.duration(result.seconds)), ("peak extra memory", console.bytes_in_words(result.peak))]
+    lines = [("time", console.duration(result.seconds)), ("peak extra memory", _peak_in_words(result))]
     lines += [(name, _in_words(demo.figures(array))) for name, array in made.items()]
     lines += [("not used", listed(result.ignored))] if result.ignored else []
     lines += [("written", f"{options.output}: {listed(made)}")] if options.output else []
     parts = [console.table(options.input, ("array", "letters", "shape", "dtype"), rows, look)]
     parts += [console.facts(lines, look)]
-    if options.weights and options.output is None and result.weights.size:
+    parts += [] if result.plan is None else [str(result.plan)]
+    if result.weights is not None and options.output is None and result.weights.size:
         parts.append(_picture(result.weights, look))
     return "\n\n".join(parts)
 
@@ -265,6 +329,13 @@ def _picture(weights: Array, look: console.Look) -> str:
     queries, keys = ([str(i) for i in range(n)] for n in first.shape)
     title = "The weights" if weights.ndim == 2 else "The weights of the first head"
     return f"{title}, queries down and keys across\n{console.heatmap(first, queries, keys, look)}"
+
+
+def _peak_in_words(result: demo.Attended) -> str:
+    if result.peak is None:
+        return "unknown: this system does not tell"
+    how = {"traced": "every allocation traced", "resident": "resident memory of the process"}[result.counted]
+    return f"{console.bytes_in_words(result.peak)}, results included; {how}"
 
 
 def _in_words(found: demo.Figures) -> str:
@@ -286,13 +357,20 @@ def _info_text(result: demo.Info, look: console.Look) -> str:
         for found in result.blas
     ]
     extras = [_extra_row(extra, versions) for extra, versions in result.extras.items()]
+    engine = [("threads", f"{result.threads} by default, the caller's among them"), ("BLAS in each", _held(result))]
+    engine += [("note", result.note)] if result.note else []
     return "\n\n".join(
         [
             console.facts(lines, look),
             console.table("BLAS and thread pools", ("library", "version", "threads", "kernels"), blas, look),
+            f"Engine\n{console.facts(engine, look, _WIDTH)}",
             console.table("Extras", ("extra", "packages"), extras, look),
         ]
     )
+
+
+def _held(result: demo.Info) -> str:
+    return f"held to one thread: {listed(result.limited)}" if result.limited else "not held to one thread"
 
 
 def _extra_row(extra: str, versions: dict[str, str | None]) -> list[str]:
@@ -314,13 +392,12 @@ def _run_bench(options: argparse.Namespace) -> str:
     threads = options.threads or usable_cores()
     whole = cases.whole_groups(selected)
     try:
-        outcome = bench(selected, whom, options.repeat, threads, lambda text: console.progress(text, sys.stderr))
+        with console.Progress(sys.stderr) as line:
+            outcome = bench(selected, whom, options.repeat, threads, line.tell)
         if options.write is not None:
             report.write_page(options.write, outcome, whole)
     except BenchError as error:
         raise _UsageError(str(error)) from error
-    finally:
-        console.progress("", sys.stderr)
     if options.json:
         return console.as_json(report.facts(outcome, whole))
     return _bench_text(outcome, whole, console.look(sys.stdout), options.write)

@@ -1,6 +1,6 @@
 """Tables, bars and pictures as text: through rich on a terminal that has it, plain and stable everywhere else.
 
-Every function returns the text; `emit` alone writes. Knows nothing of attention.
+Every function returns the text; `emit` and `Progress` alone write. Knows nothing of attention.
 """
 
 import importlib.util
@@ -10,8 +10,12 @@ import math
 import os
 import re
 import shutil
+import textwrap
+import time
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import fields, is_dataclass
 from typing import IO, Any, NamedTuple
 
 import numpy as np
@@ -24,6 +28,7 @@ _SHADES, _SIGNS = " ·░▒▓█", " .:+#@"
 _COLOURS = ("", "dim", "cyan", "green", "yellow", "bright_red")
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _MOST_CELLS = 64
+_EVERY = 0.1  # seconds from one drawing of a bar to the next
 _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?( ?%)?|nan|[-+]?inf")
 
 
@@ -68,12 +73,92 @@ def emit(text: str, stream: IO[str] | None) -> None:
     stream.write(text.encode(encoding, "backslashreplace").decode(encoding) + "\n")
 
 
-def progress(text: str, stream: IO[str] | None) -> None:
-    """Write over the last line of a terminal what is being done; nothing on any other stream, "" ends it."""
-    if stream is not None and stream.isatty():
+class Progress:
+    """One line on a terminal that tells how far something is, and is gone at the end; nothing on any other stream.
+
+    Parameters
+    ----------
+    stream : text stream or None
+        Where to.
+    after : float
+        Seconds in which nothing is drawn: what is over by then needs no line.
+    now : callable
+        The time in seconds.
+    """
+
+    def __init__(self, stream: IO[str] | None, after: float = 0.0, now: Callable[[], float] = time.monotonic) -> None:
+        self._stream = stream if stream is not None and stream.isatty() else None
+        self._rich = look(self._stream).rich
+        self._now, self._next = now, now() + after
+        self._bars: Any = None  # of rich
+        self._drawn = False
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Remove the line, whatever ended the block."""
+        if self._stream is None or not self._drawn:
+            return
+        with suppress(OSError):
+            if self._bars is None:
+                self._write("")
+            else:
+                self._bars.stop()
+
+    def tell(self, text: str) -> None:
+        """Show what is being done."""
+        if self._stream is not None and self._now() >= self._next:
+            self._draw(text, None)
+
+    def count(self, text: str, done: int, total: int) -> None:
+        """Show what is being done and how much of it is, with a bar; now and then, however often it is called."""
+        if self._stream is not None and done < total and self._now() >= self._next:
+            self._next = self._now() + _EVERY
+            self._draw(text, done / total)
+
+    def _draw(self, text: str, share: float | None) -> None:
+        with suppress(OSError):  # a terminal that has gone is no reason to stop working
+            self._drawn = True
+            if self._rich:
+                self._draw_rich(cell(text), share)
+            else:
+                done = "" if share is None else f"  [{bar(share, 20, Look('ascii'))}] {share:4.0%}"
+                self._write(cell(text, Look("ascii")) + done)
+
+    def _write(self, line: str) -> None:
+        assert self._stream is not None
         room = shutil.get_terminal_size().columns - 1
-        stream.write(f"\r{' ' * room}\r{cell(text, Look('ascii'))[:room]}")
-        stream.flush()
+        self._stream.write(f"\r{' ' * room}\r{line[:room]}")
+        self._stream.flush()
+
+    def _draw_rich(self, text: str, share: float | None) -> None:
+        if self._bars is None:
+            self._bars = _rich_bars(self._stream, share is not None)
+            self._bars.add_task(text, total=1.0, completed=share or 0.0)
+            self._bars.start()
+        self._bars.update(self._bars.task_ids[0], description=text, completed=share or 0.0, refresh=True)
+
+
+def _rich_bars(stream: IO[str] | None, counted: bool) -> Any:
+    """rich's progress display, without its thread: it draws when it is told to, and so never into other output."""
+    from rich.console import Console
+    from rich.progress import BarColumn, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+    from rich.progress import Progress as Bars
+    from rich.table import Column
+
+    columns: list[ProgressColumn] = [
+        TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis"))
+    ]
+    columns += [BarColumn(), TaskProgressColumn(), TimeRemainingColumn()] if counted else []
+    return Bars(
+        *columns,
+        console=Console(file=stream),
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
 
 
 def cell(text: object, look: Look = PLAIN) -> str:
@@ -154,15 +239,21 @@ def _rendered(thing: Any, look: Look) -> str:
     return file.getvalue().rstrip("\n")
 
 
-def facts(pairs: Sequence[tuple[str, object]], look: Look = PLAIN) -> str:
-    """Return one line for each name and value, the values aligned.
+def facts(pairs: Sequence[tuple[str, object]], look: Look = PLAIN, most: int | None = None) -> str:
+    """Return one line for each name and value, the values aligned; they are folded where lines are to have a most.
 
     >>> print(facts([("time", "2 ms"), ("tokens", 7)]))
     time    2 ms
     tokens  7
     """
     size = max((width(name) for name, _ in pairs), default=0)
-    return "\n".join(f"{_pad(name, size)}  {cell(value, look)}" for name, value in pairs)
+    lines = (f"{_pad(name, size)}  {cell(value, look)}" for name, value in pairs)
+    if most is None:
+        return "\n".join(lines)
+    fold = textwrap.TextWrapper(
+        most, subsequent_indent=" " * (size + 2), break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(map(fold.fill, lines))
 
 
 def heatmap(matrix: NDArray[Any], row_labels: Sequence[str], column_labels: Sequence[str], look: Look = PLAIN) -> str:
@@ -235,7 +326,9 @@ def _coloured(text: str, look: Look) -> str:
 
 
 def as_json(value: Any) -> str:
-    """Return a value as one JSON object: named tuples become objects, NaN and infinities null.
+    """Return a value as one JSON object: named tuples and dataclasses become objects, NaN and infinities null.
+
+    Of a dataclass, fields that are left out of its repr are left out here.
 
     >>> print(as_json({"x": np.array([1.0, np.nan])}).replace("\\n", ""))
     {  "x": [    1.0,    null  ]}
@@ -246,6 +339,8 @@ def as_json(value: Any) -> str:
 def _plain(value: Any) -> Any:
     if hasattr(value, "_asdict"):
         value = value._asdict()
+    if is_dataclass(value):
+        value = {field.name: getattr(value, field.name) for field in fields(value) if field.repr}
     if isinstance(value, dict):
         return {str(name): _plain(item) for name, item in value.items()}
     if isinstance(value, np.ndarray | np.generic):

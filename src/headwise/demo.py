@@ -9,23 +9,31 @@ import platform
 import re
 import time
 import tracemalloc
-from collections.abc import Mapping
-from functools import reduce
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
-from threadpoolctl import threadpool_info  # type: ignore[import-untyped]
+from threadpoolctl import threadpool_info, threadpool_limits  # type: ignore[import-untyped]
 
 import headwise
 from headwise.bench.conditions import simd
-from headwise.core import masks
-from headwise.core.attention import scaled_dot_product_attention
-from headwise.core.shapes import Array, letters, problem
+from headwise.bench.memory import growth
+from headwise.core import masks, workers
+from headwise.core.attention import AttentionSteps, attention_steps, scaled_dot_product_attention
+from headwise.core.engine import attention
+from headwise.core.plan import AttentionPlan, attention_plan
+from headwise.core.shapes import Array, Problem, letters, problem
 from headwise.files import FileError, PathLike, array_names, physical_memory, read_arrays, shown
 
 PRONOUNS = 3  # the head of the sample that is shown unasked: its pronouns look at the name they stand for
 OPTIONAL = ("mask", "bias", "lengths", "sinks")  # what `attend` uses of a file besides q, k and v
+MOST_THREADS = 4096  # as for the engine
+LONG = 20_000  # tokens of the demo's long run
 _HELD = 6  # arrays of the size of the scores that the definition holds at once: 4 to 7 were measured
+_TRACED = 1e9  # operations up to which the engine's memory is traced: tracing slows a long run by a third and more
+_Made = tuple[Array, Array, Array | None, AttentionPlan | None, float, int | None, str]  # as in Attended
 
 
 class Pair(NamedTuple):
@@ -48,8 +56,27 @@ class HeadSummary(NamedTuple):
     note: str  # what the head is known to do, from the sample's own notes
 
 
+class Classic(NamedTuple):
+    """The engine on the classic exercise: causal attention, batch 8 x 512 tokens x d_model 64, 8 heads."""
+
+    shape: tuple[int, ...]  # of q, k and v once their heads are split: (B, H, n, d)
+    seconds: float  # the best of a few
+    difference: float  # largest, from the definition, in the first item
+    plan: AttentionPlan
+
+
+class LongRun(NamedTuple):
+    """The engine on a sequence whose scores nobody would store."""
+
+    shape: tuple[int, ...]  # of q, k and v: (H, n, d)
+    seconds: float
+    peak: int  # bytes allocated at the same time, result included; traced in a run of its own
+    scores: int  # bytes that the matrix of scores would take
+    plan: AttentionPlan
+
+
 class Demo(NamedTuple):
-    """The definition run on the sample: a real sentence in a real model."""
+    """The definition run on the sample, a real sentence in a real model; and the engine on more than that."""
 
     tokens: list[str]
     about: dict[str, Any]  # model, layer, sentence, licence, ...
@@ -59,7 +86,9 @@ class Demo(NamedTuple):
     head: int  # the one whose weights these are
     weights: Array  # (n, n)
     difference: float | None  # largest, from the reference weights; None under a causal mask, which it lacks
-    seconds: float
+    seconds: float  # of the definition
+    classic: Classic
+    long: LongRun
 
 
 def load_sample() -> tuple[dict[str, Array], dict[str, Any]]:
@@ -111,7 +140,7 @@ def _strongest(weights: Array) -> Pair:
 
 
 def demo(head: int | None = None, causal: bool = False) -> Demo:
-    """Run the definition on the sample that comes with the package.
+    """Run the definition on the sample that comes with the package, and the engine on random numbers.
 
     Parameters
     ----------
@@ -154,7 +183,28 @@ def demo(head: int | None = None, causal: bool = False) -> Demo:
         weights=weights[chosen],
         difference=None if causal else float(np.abs(weights - reference).max()),
         seconds=seconds,
+        classic=_classic(),
+        long=_long_run(LONG),
     )
+
+
+def _classic() -> Classic:
+    batch, n_tokens, d_model, n_heads = 8, 512, 64, 8
+    whole = np.random.default_rng(0).standard_normal((3, batch, n_tokens, d_model), dtype=np.float32)
+    q, k, v = whole.reshape(3, batch, n_tokens, n_heads, -1).swapaxes(2, 3)  # heads are a batch axis like any other
+    run = partial(attention, q, k, v, causal=True)
+    expected, _ = scaled_dot_product_attention(q[0], k[0], v[0], causal=True)
+    difference = float(np.abs(run()[0] - expected).max())
+    seconds = min(_timed(run)[1] for _ in range(3))
+    return Classic(q.shape, seconds, difference, attention_plan(q, k, v, causal=True))
+
+
+def _long_run(n_tokens: int) -> LongRun:
+    q, k, v = np.random.default_rng(0).standard_normal((3, 1, n_tokens, 64), dtype=np.float32)
+    run = partial(attention, q, k, v, causal=True)
+    _, _, peak = _traced(run)
+    _, seconds = _timed(run)
+    return LongRun(q.shape, seconds, peak, n_tokens**2 * q.itemsize, attention_plan(q, k, v, causal=True))
 
 
 class Figures(NamedTuple):
@@ -169,15 +219,18 @@ class Figures(NamedTuple):
 
 
 class Attended(NamedTuple):
-    """The definition run on arrays from a file."""
+    """Attention run on arrays from a file."""
 
     arrays: dict[str, Array]  # those used, by name: q, k, v, and of OPTIONAL what the file has
     ignored: list[str]  # further arrays of the file
     out: Array  # (..., H, n_q, d_v)
-    weights: Array  # (..., H, n_q, n_k)
-    figures: Figures  # of out
+    lse: Array  # (..., H, n_q)
+    weights: Array | None  # (..., H, n_q, n_k); None where they were not asked for
+    plan: AttentionPlan | None  # of the engine; None where the definition ran, for its weights
     seconds: float
-    peak: int  # bytes allocated at the same time while computing, results included
+    peak: int | None  # bytes in use at the same time while computing, results included; None if nobody says
+    counted: str  # how: "traced", every allocation, or "resident", what the process took at its peak
+    figures: Figures  # of out
 
 
 def figures(array: Array) -> Figures:
@@ -200,8 +253,11 @@ def attend(
     window: tuple[int | None, int | None] | None = None,
     scale: float | None = None,
     softcap: float | None = None,
+    weights: bool = False,
+    threads: int | None = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> Attended:
-    """Run the definition on the arrays of a file.
+    """Run attention on the arrays of a file: the engine, or for the weights the definition.
 
     Parameters
     ----------
@@ -209,12 +265,18 @@ def attend(
         An .npz file, or a folder of .npy files, with q, k, v and optionally mask (bool, True = may attend), bias,
         lengths (real keys of each item) and sinks. Arrays of other names are not used.
     causal : bool
-        As for `scaled_dot_product_attention`.
+        As for `attention`.
     window : (int or None, int or None), optional
         Keys to the left and to the right that a query sees besides its own; None is unlimited. Intersects with
         `causal` and with the file's mask.
     scale, softcap : float, optional
-        As for `scaled_dot_product_attention`.
+        As for `attention`.
+    weights : bool
+        Run the definition, which makes the weights and holds all scores at once.
+    threads : int, optional
+        Threads of the engine, or of the BLAS that the definition calls; by default as many as NumPy's BLAS uses.
+    progress : callable, optional
+        As for `attention`; the definition tells nothing.
 
     Returns
     -------
@@ -223,18 +285,28 @@ def attend(
     Raises
     ------
     FileError
-        The file cannot be read, its arrays do not fit together or the options, or the scores do not fit in memory;
-        one line, which begins with the file.
+        The file cannot be read, its arrays do not fit together or the options, or what is made of them (with
+        `weights` the scores) does not fit in memory; one line, which begins with the file.
+    ValueError
+        The number of threads is none.
     """
+    if threads is not None and not 1 <= threads <= MOST_THREADS:
+        raise ValueError(f"threads: expected 1 to {MOST_THREADS}, got {threads}")
     arrays = read_arrays(path, ["q", "k", "v"], optional=OPTIONAL)
     ignored = [name for name in array_names(path) if name not in arrays]
     options: dict[str, Any] = {name: arrays.get(name) for name in ("mask", "bias", "sinks")}
     options |= {"causal": causal, "scale": scale, "softcap": softcap}
     _check(path, arrays, options)  # the file's own mask first, in its own words
     options["mask"] = _whole_mask(path, arrays, window)
-    _check(path, arrays, options)
-    (out, weights), seconds, peak = _measured(arrays["q"], arrays["k"], arrays["v"], options)
-    return Attended(arrays, ignored, out, weights, figures(out), seconds, peak)
+    p = _check(path, arrays, options)
+    inputs = [arrays[name] for name in ("q", "k", "v")]
+    if weights:
+        made = _by_definition(path, p, partial(attention_steps, *inputs, **options), threads)
+    else:
+        plan = attention_plan(*inputs, **options, threads=threads)
+        engine = partial(attention, *inputs, **options, return_lse=True, threads=threads, progress=progress)
+        made = _by_engine(path, p, engine, plan)
+    return Attended(arrays, ignored, *made, figures(made[0]))
 
 
 def array_letters(name: str, shape: tuple[int, ...]) -> str:
@@ -245,6 +317,8 @@ def array_letters(name: str, shape: tuple[int, ...]) -> str:
     """
     if name == "lengths":
         return {0: "()", 1: "(B)"}.get(len(shape), "(..., B)")
+    if name == "lse":
+        return letters((*shape, 1)).replace(", n_k", "")
     if len(shape) < 2:
         return ("(H)" if name == "sinks" else "(n_k)") if shape else "()"
     tails = {"q": "n_q, d_k", "k": "n_k, d_k", "v": "n_k, d_v", "out": "n_q, d_v"}
@@ -264,36 +338,75 @@ def _whole_mask(path: PathLike, arrays: Mapping[str, Array], window: tuple[int |
     return reduce(operator.and_, rules) if rules else None
 
 
-def _check(path: PathLike, arrays: Mapping[str, Array], options: Mapping[str, Any]) -> None:
-    """Word what does not fit as a fault of the file, and refuse scores that no memory here holds."""
-    where = shown(path, 1000)
+def _check(path: PathLike, arrays: Mapping[str, Array], options: Mapping[str, Any]) -> Problem:
+    """Word what does not fit as a fault of the file."""
     try:
-        p = problem(where, arrays["q"], arrays["k"], arrays["v"], **options, dropout=0.0, rng=None)
+        return problem(shown(path, 1000), arrays["q"], arrays["k"], arrays["v"], **options, dropout=0.0, rng=None)
     except (TypeError, ValueError) as error:
         first, *rest = str(error).splitlines()
         text = f"{first}: {'; '.join(map(str.strip, rest))}" if rest else first
         raise FileError(text) from error
-    needed, memory = _HELD * math.prod(p.scores) * p.computing.itemsize, physical_memory()
+
+
+def _check_memory(path: PathLike, what: str, needed: int, got: tuple[int, ...], remedy: str) -> None:
+    """Refuse what no memory here holds."""
+    memory = physical_memory()
     if memory is not None and needed > memory:
-        expected = f"scores that fit the {memory / 2**30:.3g} GiB of memory here"
-        got = f"{p.scores}, which need about {needed / 2**30:.3g} GiB"
-        raise FileError(f"{where}: q and k: expected {expected}, got {got}; attend from fewer queries at a time")
+        expected = f"{what} that fit the {memory / 2**30:.3g} GiB of memory here"
+        text = f"q and k: expected {expected}, got {got}, which need about {needed / 2**30:.3g} GiB"
+        raise FileError(f"{shown(path, 1000)}: {text}; attend from fewer queries at a time{remedy}")
 
 
-def _measured(q: Array, k: Array, v: Array, options: Mapping[str, Any]) -> tuple[tuple[Array, Array], float, int]:
-    """Return what the definition gives, its seconds, and the bytes it had allocated at its peak."""
+def _by_definition(path: PathLike, p: Problem, run: Callable[[], AttentionSteps], threads: int | None) -> _Made:
+    needed = _HELD * math.prod(p.scores) * p.computing.itemsize
+    _check_memory(path, "scores", needed, p.scores, "; without --weights no scores are stored")
+    with nullcontext() if threads is None else threadpool_limits(threads, user_api="blas"):
+        steps, seconds, peak = _traced(run)
+    return steps.out, steps.lse, steps.weights, None, seconds, peak, "traced"
+
+
+def _by_engine(path: PathLike, p: Problem, run: Callable[[], tuple[Array, Array]], plan: AttentionPlan) -> _Made:
+    results = math.prod(p.scores[:-1]) * (p.v.shape[-1] * p.dtype.itemsize + p.computing.itemsize)
+    _check_memory(path, "results and tiles", plan.bytes + results, p.scores, "")
+    workers.default_threads()  # the BLAS is looked for once, and that is not what is measured here
+    counted, measured = ("traced", _traced) if plan.flops <= _TRACED else ("resident", _resident)
+    (out, lse), seconds, peak = measured(run)
+    return out, lse, None, plan, seconds, peak, counted
+
+
+def _timed(run: Callable[[], Any]) -> tuple[Any, float]:
+    """Return what a run gives, and its seconds."""
+    start = time.perf_counter()
+    result = run()
+    return result, time.perf_counter() - start
+
+
+def _traced(run: Callable[[], Any]) -> tuple[Any, float, int]:
+    """Return what a run gives, its seconds, and the bytes it had allocated at its peak, by tracing each allocation."""
     tracing = tracemalloc.is_tracing()
     if not tracing:
         tracemalloc.start()
     try:
         tracemalloc.reset_peak()
-        before, start = tracemalloc.get_traced_memory()[0], time.perf_counter()
-        result = scaled_dot_product_attention(q, k, v, **options)
-        seconds = time.perf_counter() - start
+        before = tracemalloc.get_traced_memory()[0]
+        result, seconds = _timed(run)
         return result, seconds, tracemalloc.get_traced_memory()[1] - before
     finally:
         if not tracing:
             tracemalloc.stop()
+
+
+def _resident(run: Callable[[], tuple[Array, Array]]) -> tuple[Any, float, int | None]:
+    """Return what a run gives, its seconds, and the bytes by which the process grew: as fast as without measuring."""
+    made: list[tuple[tuple[Array, Array], float]] = []
+
+    def once() -> Array:
+        made.append(_timed(run))
+        return made[0][0][0]  # out
+
+    grown = growth(once)
+    [(result, seconds)] = made
+    return result, seconds, None if grown is None else grown + result[0].nbytes
 
 
 class Info(NamedTuple):
@@ -303,10 +416,15 @@ class Info(NamedTuple):
     simd: list[str]
     blas: list[dict[str, Any]]  # as threadpoolctl tells it
     extras: dict[str, dict[str, str | None]]  # extra -> package -> version, None where it is not installed
+    threads: int  # of the engine, by default
+    limited: list[str]  # each BLAS that the engine holds to one thread in each of its own
+    note: str  # what is in the way of threads, if anything is
 
 
 def info() -> Info:
-    """Return versions, CPU features, BLAS libraries and extras of this installation; no extra is imported.
+    """Return versions, CPU features, BLAS libraries, threads and extras of this installation; no extra is imported.
+
+    As many threads are started as the engine would use, which tells whether they can be.
 
     Examples
     --------
@@ -319,7 +437,16 @@ def info() -> Info:
         "NumPy": np.__version__,
         "platform": platform.platform(),
     }
-    return Info(versions, simd(), threadpool_info(), _extras())
+    blas = threadpool_info()
+    n_threads = workers.default_threads()
+    workers.run(lambda: _nothing, range(n_threads), n_threads)  # else nobody knows whether threads can start
+    state = workers.state()
+    limited = [" ".join(filter(None, library)) for library in state.blas]
+    return Info(versions, simd(), blas, _extras(), state.threads, limited, state.note)
+
+
+def _nothing(task: int) -> None:
+    """A task for each thread."""
 
 
 def _version(name: str) -> str | None:

@@ -398,7 +398,9 @@ def attention(
     >>> print(attention(q, k, v).round(4))
     [[7.9814]]
     """
-    plain = mask is bias is scale is softcap is sinks is rng is threads is None
+    plain = mask is bias is scale is softcap is sinks is rng is None and (
+        threads is None or (type(threads) is int and threads > 0)
+    )
     if plain and progress is None and causal is return_lse is False and type(dropout) is float and dropout == 0:
         with np.errstate(all="ignore"):
             whole = _at_once(q, k, v)

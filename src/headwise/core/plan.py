@@ -73,6 +73,7 @@ def planned(grid: Grid) -> AttentionPlan:
                 paths[path.name] += task.n_heads if len(found) == 1 else 1
     rows = sum(-(-(span.stop - span.start) // grid.block(span)) for span in grid.spans())
     tiles = prod(grid.p.scores[:-2]) * rows * (len(grid.edges()) - 1)
+    threads = min(grid.threads, max(1, len(tasks)))
     return AttentionPlan(
         scores=grid.p.scores,
         tile=(grid.tiling.rows, grid.tiling.cols),
@@ -82,10 +83,10 @@ def planned(grid: Grid) -> AttentionPlan:
         skipped=tiles - counts[ALL] - counts[SOME],
         heads_per_task=prod(grid.together),
         tasks=len(tasks),
-        threads=min(grid.threads, max(1, len(tasks))),
+        threads=threads,
         paths=dict(paths),
         flops=flops,
-        bytes=_bytes(grid),
+        bytes=_bytes(grid, threads),
         grid=grid,
     )
 
@@ -105,8 +106,8 @@ def _counts(grid: Grid) -> tuple[Counter[int], int]:
     return counts, flops
 
 
-def _bytes(grid: Grid) -> int:
-    """Scratch of all workers, and what NumPy makes on the way."""
+def _bytes(grid: Grid, threads: int) -> int:
+    """Scratch of so many workers, and what NumPy makes on the way."""
     p, size, n_rows, cols = grid.p, grid.p.computing.itemsize, grid.rows_together, grid.tiling.cols
     d_k, d_v = p.q.shape[-1], p.v.shape[-1]
     wide = 0 if grid.product == p.computing else 8
@@ -117,7 +118,7 @@ def _bytes(grid: Grid) -> int:
     each += 0 if p.bias is None else 3 * size * n_rows * cols
     each += n_rows * d_v * size * 2  # what a check or a cast of the results takes
     words = 0 if grid.rule is None else 8 * tile * size
-    return int(grid.threads * (each + 2**17) + words)
+    return int(threads * (each + 2**17) + words)
 
 
 def _described(plan: AttentionPlan) -> str:

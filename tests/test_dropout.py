@@ -98,6 +98,44 @@ def test_dense_is_made_of_cells(scores: tuple[int, ...]) -> None:
             assert dense[place][i, j] == cell[j % CELL_KEYS, i % CELL_QUERIES]
 
 
+EDGES = {"queries": (0, 1, 255, 256, 257, 300, 511, 512, 600), "keys": (0, 1, 127, 128, 129, 255, 256, 300)}
+SPANS = {axis: list(itertools.combinations(ends, 2)) for axis, ends in EDGES.items()}
+
+
+@pytest.mark.parametrize("lead", [0, 5])
+def test_any_tile_is_its_block_of_the_whole(lead: int) -> None:
+    """Tiles that begin and end on, before and after the edges of cells, or span several."""
+    source = keep()
+    dense = source.dense((2, 3, 600, 300)).reshape(6, 600, 300)[lead]
+    choose = np.random.default_rng(2)
+    for number, rows in enumerate(SPANS["queries"]):
+        for cols in (SPANS["keys"][number % len(SPANS["keys"])], SPANS["keys"][choose.integers(len(SPANS["keys"]))]):
+            tile = source.tile(lead, slice(*rows), slice(*cols))
+            assert tile.dtype == np.bool_
+            np.testing.assert_array_equal(tile, dense[slice(*rows), slice(*cols)].T)  # keys come first
+
+
+def test_a_tile_far_out_is_its_cells() -> None:
+    source, lead = keep(), 2**40
+    row, column = 2**30, 2**20
+    rows, cols = (
+        slice(row * CELL_QUERIES - 1, row * CELL_QUERIES + 2),
+        slice(column * CELL_KEYS - 2, column * CELL_KEYS + 1),
+    )
+    wanted = np.empty((3, 3), bool)
+    wanted[2, 1:] = source.cell(lead, row, column)[0, :2]
+    wanted[:2, 1:] = source.cell(lead, row, column - 1)[-2:, :2]
+    wanted[2, :1] = source.cell(lead, row - 1, column)[0, -1:]
+    wanted[:2, :1] = source.cell(lead, row - 1, column - 1)[-2:, -1:]
+    np.testing.assert_array_equal(source.tile(lead, rows, cols), wanted)
+
+
+@pytest.mark.parametrize("size", [(0, 3), (3, 0), (0, 0)], ids=str)
+def test_an_empty_tile(size: tuple[int, int]) -> None:
+    tile = keep().tile(0, slice(5, 5 + size[0]), slice(130, 130 + size[1]))
+    assert tile.shape == (size[1], size[0])
+
+
 def test_a_longer_sequence_leaves_the_fates_of_the_shorter() -> None:
     np.testing.assert_array_equal(keep().dense((300, 200))[:5, :7], keep().dense((5, 7)))
 

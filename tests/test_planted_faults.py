@@ -1,7 +1,8 @@
 """Known mistakes, planted one by one in a copy of the package: the tests must go red for each, and stay green without.
 
 A row is a name and the replacements that plant the mistake: (file, right text, wrong text). The right text must occur
-exactly once, so that a row cannot go stale unnoticed.
+exactly once, so that a row cannot go stale unnoticed. Names of test files in a row say who judges it; without any, the
+tests of the definition do.
 """
 
 import os
@@ -19,8 +20,13 @@ PACKAGE = Path(headwise.__file__).parent
 TESTS = Path(__file__).parent
 JUDGES = ["test_facts.py", "test_design.py", "test_multihead.py"]
 
+ENGINE_JUDGE = "test_engine_judge.py"
+# No judge draws examples: without hypothesis and other plugins pytest starts in half the time.
+BARELY, NO_PLUGINS = ("-q", "-x", "-p", "no:cacheprovider", "--noconftest"), {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+
 ATTENTION, SHAPES, MASKS = "core/attention.py", "core/shapes.py", "core/masks.py"
 LAYER, SOFTMAX = "layers/multihead.py", "core/softmax.py"
+ENGINE, GRID, PATHS, WORKERS = "core/engine.py", "core/grid.py", "core/paths.py", "core/workers.py"
 MASKED = "masked = biased if visible is None else np.where(visible, biased, -np.inf)"
 WEIGHTS = "weights, lse = softmax(masked), logsumexp(masked)"
 SCORES = "_scaled(q, np.swapaxes(k, -1, -2), p.scale)"
@@ -89,12 +95,12 @@ FAULTS = {
         (ATTENTION, "hidden = None if p.bias is None else", "hidden = None if True else")
     ],
     "no maximum taken off": [
-        (SOFTMAX, "peak = np.maximum.reduce(scores, axis=-1, initial=-np.inf)", "peak = np.zeros(scores.shape[:-1])")
+        (SOFTMAX, "peak = scores.max(axis=-1, initial=-np.inf)", "peak = np.zeros(scores.shape[:-1])")
     ],
     "a dead row is NaN": [
         (
             SOFTMAX,
-            "np.divide(numerator, np.maximum(total, _TINIEST[total.dtype.char]), out",
+            "np.divide(numerator, np.maximum(total, np.finfo(total.dtype).tiny), out",
             "np.divide(numerator, total, out",
         )
     ],
@@ -110,12 +116,119 @@ FAULTS = {
     "inputs written to": [(ATTENTION, "    scores = _scaled(", "    q *= p.computing.type(1)\n    scores = _scaled(")],
 }
 
+STEPS = "steps = self.grid.steps(self.lead, self.task.rows, path.backwards)"
+SINKS = "np.where(sinks == -np.inf, 0, 1)"
+ENGINE_FAULTS = {
+    "BLAS not given back": [(WORKERS, "            self.restore()\n", "            self.before = None\n")],
+    "scratch shared between workers": [
+        (
+            ENGINE,
+            "        scratch = _Scratch(self.grid)\n",
+            "        scratch = self.__dict__.setdefault('scratch', _Scratch(self.grid))\n",
+        )
+    ],
+    "one path for all heads, from the worst": [
+        (
+            PATHS,
+            "    return paths if len(set(paths)) > 1 else paths[:1]",
+            "    return [max(paths, key=lambda path: PATHS.index(path[0]))]",
+        )
+    ],
+    "two paths in a task taken for one": [(ENGINE, "        if len(paths) == 1:\n", "        if paths:\n")],
+    "order of merging by threads": [
+        (ENGINE, STEPS, STEPS.replace("path.backwards", "path.backwards ^ (self.grid.threads > 1)"))
+    ],
+    "a tile of keys ends one early": [
+        (GRID, "cols = slice(edges[j], edges[j + 1])", "cols = slice(edges[j], edges[j + 1] - (j + 2 == len(edges)))")
+    ],
+    "a tile of keys begins one late": [
+        (GRID, "cols = slice(edges[j], edges[j + 1])", "cols = slice(edges[j] + (j > 0), edges[j + 1])")
+    ],
+    "words of the next tile's keys": [(GRID, "slice(first, last), np.dtype(", "slice(first + 1, last + 1), np.dtype(")],
+    "bound without bias": [(PATHS, "max(score + bias, sink)", "max(score, sink)")],
+    "bound without sinks": [(PATHS, "max(score + bias, sink)", "score + bias"), "test_paths.py::test_bounds_by_hand"],
+    "queries for exp2, but exp": [(PATHS, "(np.exp2, LOG2_E) if _fast_exp2() else (np.exp, 1.0)", "(np.exp, LOG2_E)")],
+    "lse in base 2": [
+        (
+            ENGINE,
+            "lse[rows].reshape(whole.total.shape)[...] = log_total(whole)",
+            "lse[rows].reshape(whole.total.shape)[...] = log_total(whole) / np.log(2)",
+        )
+    ],
+    "lse without its peak": [
+        (SOFTMAX, "np.log(np.where(total == 0, 1, total)) + peak", "np.log(np.where(total == 0, 1, total))")
+    ],
+    "weights not cleared by the mask": [
+        (SOFTMAX, "        np.bitwise_and(word, bits_there, out=word)\n", "        pass\n")
+    ],
+    "masked NaN in v, tile by tile": [(SOFTMAX, "None if finite or bits is None else bits != 0", "None")],
+    "NaN looked for in the first head alone": [
+        (PATHS, "float(x.max()) for x in each", "max(x.tolist()) for x in each"),
+        (PATHS, "float(each[2].min())", "min(each[2].tolist())"),
+    ],
+    "every value taken for finite": [(PATHS, "isfinite(head[3])", "True")],
+    "dropout counted from the tile's start": [
+        (
+            ENGINE,
+            "self.call.keep.tile(head, strip.rows, strip.cols)",
+            "self.call.keep.tile(head, slice(0, b * m), slice(0, w))",
+        )
+    ],
+    "dropout of one head for all": [(ENGINE, "self.call.keep.tile(head,", "self.call.keep.tile(0,")],
+    "dropout not divided": [(ENGINE, "if p.dropout and self.call.keep.kept:", "if False:")],
+    "every part taken for the first": [(GRID, "(state != NONE, not touched >> i & 1)", "(state != NONE, True)")],
+    "the first part added to garbage": [(GRID, "(state != NONE, not touched >> i & 1)", "(state != NONE, False)")],
+    "blocks that see nothing not blanked": [(ENGINE, "for block in steps.unseen:", "for block in ():")],
+    "outgrown reference not noticed": [(ENGINE, "        if self.path.backwards:\n", "        if False:\n")],
+    "running maximum not rescaled": [(ENGINE, "(absorb if path.rescaled else add)", "add")],
+    "sinks in each part": [(ENGINE, SINKS, SINKS.replace(", 1)", ", -(-p.scores[-1] // self.grid.tiling.cols))"))],
+    "sinks left out": [(ENGINE, "if self.call.sinks is not None:", "if False:")],
+    "items under one item's mask": [(GRID, "varies[axis] |= size > 1", "varies[axis] |= has_heads and size > 1")],
+    "heads under one head's mask": [(GRID, "if varies and varies[-1]:", "if False:")],
+    "grouped heads tiled": [
+        (
+            GRID,
+            "q, *bias = (x.reshape(*apart, *x.shape[-2:]) for x in wide)",
+            "q, *bias = (x.reshape(*batch, *apart[:-3:-1], *x.shape[-2:]).swapaxes(-4, -3) for x in wide)",
+        )
+    ],
+    "scale taken twice": [(ENGINE, "1.0 if late else p.scale * unit", "1.0 if late else p.scale * p.scale * unit")],
+    "softcap after bias": [
+        (
+            ENGINE,
+            "        if self.p.softcap is not None:\n",
+            "        if self.p.softcap is not None and self.p.bias is None:\n",
+        ),
+        (
+            ENGINE,
+            "                bits = self.add_bias(strip, scores, bits)\n",
+            (
+                "                bits = self.add_bias(strip, scores, bits)\n"
+                "                if p.softcap is not None:\n"
+                "                    scores[...] = np.tanh(scores / p.softcap / path.unit) * p.softcap * path.unit\n"
+            ),
+        ),
+    ],
+    "-inf in a bias is no mask": [(ENGINE, "        if not hidden.any():\n", "        if True:\n")],
+    "half results cut off": [
+        (
+            ENGINE,
+            "divided(whole).astype(out.dtype)",
+            "(divided(whole).view('u4') & np.uint32(0xFFFFE000)).view('f4').astype(out.dtype)",
+        )
+    ],
+    "half results left as they were computed": [
+        (ENGINE, "np.empty((*lead, p.v.shape[-1]), p.dtype)", "np.empty((*lead, p.v.shape[-1]), p.computing)")
+    ],
+}
+FAULTS |= {name: row if isinstance(row[-1], str) else [*row, ENGINE_JUDGE] for name, row in ENGINE_FAULTS.items()}
 
-def judge(package):
+
+def judge(package, judges=JUDGES):
     """Run the judging tests against a package; return pytest's exit code and what it printed."""
     ran = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *(str(TESTS / name) for name in JUDGES)],
-        env={**os.environ, "PYTHONPATH": str(package.parent), "PYTHONDONTWRITEBYTECODE": "1"},
+        [sys.executable, "-m", "pytest", *BARELY, *(str(TESTS / name) for name in judges)],
+        env={**os.environ, "PYTHONPATH": str(package.parent), "PYTHONDONTWRITEBYTECODE": "1", **NO_PLUGINS},
         cwd=TESTS.parent,
         capture_output=True,
         text=True,
@@ -130,7 +243,7 @@ def copied(tmp_path):
 
 
 def test_without_a_fault_the_copy_is_green_and_is_what_runs(copied):
-    code, text = judge(copied)
+    code, text = judge(copied, [*JUDGES, ENGINE_JUDGE])
     assert code == 0, text
     (copied / "__init__.py").write_text("raise RuntimeError('the copy is imported')\n")
     assert "the copy is imported" in judge(copied)[1]
@@ -138,11 +251,12 @@ def test_without_a_fault_the_copy_is_green_and_is_what_runs(copied):
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_planted_fault_makes_tests_fail(fault, copied):
-    for name, right, wrong in FAULTS[fault]:
+    judges = [item for item in FAULTS[fault] if isinstance(item, str)]
+    for name, right, wrong in (item for item in FAULTS[fault] if not isinstance(item, str)):
         path = copied / name
         source = path.read_text()
         assert source.count(right) == 1, f"{right!r} occurs {source.count(right)} times in {name}"
         path.write_text(source.replace(right, wrong))
-    code, text = judge(copied)
+    code, text = judge(copied, judges or JUDGES)
     assert code == 1, text
     assert re.search(r"^FAILED ", text, re.M), text

@@ -1067,3 +1067,79 @@ def test_item_integers_too_large_are_not_called_too_small() -> None:
 
 def test_item_integers_of_no_items() -> None:
     assert items(np.zeros(0, int), low=0).values.shape == (0,)
+
+
+# ------------------------------------------------------------------------------------------- diagonals of a tile
+SIZES = [(1, 1), (1, 5), (5, 1), (2, 3), (4, 4), (3, 7)]
+
+
+def per_item(values: Any) -> PerItem:
+    return PerItem("offset", np.asarray(values, np.int64))
+
+
+def distances_by_hand(rows: slice, cols: slice, own: int) -> list[list[int]]:
+    return [[j - (i + own) for j in range(cols.start, cols.stop)] for i in range(rows.start, rows.stop)]
+
+
+@pytest.mark.parametrize("corner", [(0, 0), (3, 1), (1, 6)], ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_diagonals_and_their_spread_are_the_distances(size: tuple[int, int], corner: tuple[int, int]) -> None:
+    rows, cols = (slice(first, first + n) for first, n in zip(corner, size, strict=True))
+    for offset, own in ((None, 20 - 10), (per_item(4), 4), (per_item(-3), -3)):
+        line = shapes.diagonals(offset, (10, 20), (), rows, cols)
+        wanted = distances_by_hand(rows, cols, own)
+        assert line.ravel().tolist() == [*wanted[0][::-1], *(row[0] for row in wanted[1:])]
+        assert shapes.spread(line, *size).tolist() == wanted
+        assert shapes.distances(offset, (10, 20), (), rows, cols).tolist() == wanted
+
+
+@pytest.mark.parametrize(
+    ("scores", "offsets"),
+    [
+        ((2, 3, 10, 20), [1, 7]),
+        ((2, 3, 10, 20), [5]),
+        ((2, 10, 20), [1, 7]),
+        ((2, 3, 4, 10, 20), [[1, 2, 3], [4, 5, 6]]),
+        ((2, 3, 4, 10, 20), [[1], [4]]),
+    ],
+    ids=str,
+)
+def test_distances_go_with_the_item(scores: tuple[int, ...], offsets: Any) -> None:
+    rows, cols, batch = slice(2, 5), slice(3, 8), shapes.batch_axes(scores)
+    each = np.broadcast_to(np.array(offsets), batch)
+    whole = shapes.distances(per_item(offsets), scores, None, rows, cols)
+    whole = np.broadcast_to(whole, (*scores[:-2], 3, 5))
+    for lead in np.ndindex(scores[:-2]):
+        wanted = distances_by_hand(rows, cols, int(each[lead[: len(batch)]]))
+        assert shapes.distances(per_item(offsets), scores, lead, rows, cols).tolist() == wanted
+        assert whole[lead].tolist() == wanted
+
+
+@pytest.mark.parametrize("size", [(0, 3), (3, 0), (0, 0)], ids=str)
+def test_no_distances_in_an_empty_tile(size: tuple[int, int]) -> None:
+    empty = shapes.distances(None, (5, 5), (), slice(0, size[0]), slice(0, size[1]))
+    assert empty.shape == size
+    assert empty.dtype == np.int64
+
+
+@pytest.mark.parametrize("lead", [(), (2,), (2, 3)], ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+@pytest.mark.parametrize("dtype", [np.int64, np.float32, np.uint32], ids=lambda dtype: dtype.__name__)
+def test_spread_is_a_read_only_view(dtype: Any, size: tuple[int, int], lead: tuple[int, ...]) -> None:
+    n_rows, n_cols = size
+    line = ones(*lead, n_rows + n_cols - 1, dtype=dtype).copy()
+    line[...] = np.arange(line.size).reshape(line.shape)
+    for values in (line, np.repeat(line, 2, axis=-1)[..., ::2], line[..., ::-1].copy()[..., ::-1]):
+        tile = shapes.spread(values, *size)
+        assert tile.shape == (*lead, *size)
+        assert tile.dtype == dtype
+        assert np.shares_memory(tile, values)
+        assert not tile.flags.writeable
+        for at in np.ndindex(*lead, *size):
+            *where, i, j = at
+            assert tile[at] == line[(*where, n_cols - 1 - j + i)]
+
+
+def test_spread_of_stretched_lines() -> None:
+    line = np.broadcast_to(np.arange(4), (3, 4))
+    np.testing.assert_array_equal(shapes.spread(line, 2, 3), np.broadcast_to([[2, 1, 0], [3, 2, 1]], (3, 2, 3)))

@@ -10,7 +10,21 @@ import numpy as np
 import pytest
 
 import headwise as hw
-from headwise.core.softmax import Partial, empty_part, exponentials, finish, merge, part
+from headwise.core.softmax import (
+    Partial,
+    absorb,
+    add,
+    divided,
+    empty_part,
+    exponentials,
+    finish,
+    in_memory_order,
+    log_total,
+    merge,
+    part,
+    row_maximum,
+    weighted_sum,
+)
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 INF, NAN = np.inf, np.nan
@@ -566,3 +580,249 @@ def test_the_log_sum_of_a_single_query_keeps_its_type() -> None:
     three = [np.ones(3, np.float32)] * 3
     assert hw.merge_attention(three, [np.asarray(np.float32(1))] * 3)[1].dtype == np.float32
     assert hw.merge_attention(three[:1], [np.asarray(np.float32(1))])[1].dtype == np.float32
+
+
+# --------------------------------------------------------------------------- parts as the engine makes them
+Partials = tuple[Any, Any, Any]
+FLOATS = [np.float32, np.float64]
+ORDERS = ["queries first", "keys first"]  # in memory
+EACH_WAY = pytest.mark.parametrize(("dtype", "order"), list(itertools.product(FLOATS, ORDERS)))
+
+
+def in_order(values: Any, order: str) -> Any:
+    """The same array, whose last two axes lie in this order in memory."""
+    if order == "queries first":
+        return np.ascontiguousarray(values)
+    return np.ascontiguousarray(values.swapaxes(-1, -2)).swapaxes(-1, -2)
+
+
+def words_of(seen: Any, dtype: Any, order: str = "queries first") -> Any:
+    """A mask in words, read-only."""
+    word = np.dtype(f"u{np.dtype(dtype).itemsize}")
+    bits = in_order(seen.astype(word) * word.type(np.iinfo(word).max), order)
+    bits.flags.writeable = False
+    return bits
+
+
+def scene(dtype: Any, order: str, n_k: int = 7, wild: bool = False) -> tuple[Any, Any, Any]:
+    """Scores (2, 5, n_k), values and who sees whom; one query sees nothing, and NaN and inf are hidden where wild."""
+    rng = np.random.default_rng(3)
+    scores, v = rng.standard_normal((2, 5, n_k)), rng.standard_normal((2, n_k, 3))
+    seen = rng.random((5, n_k)) < 0.6
+    seen[3] = False
+    seen[:, -1] = False
+    if wild:
+        scores[:, ~seen] = rng.choice([NAN, INF, -INF, 1e30], (2, int((~seen).sum())))
+        v[:, -1] = NAN, INF, -INF
+    return in_order(scores.astype(dtype), order), v.astype(dtype), seen
+
+
+def by_formula(scores: Any, v: Any, seen: Any, peak: Any, kept: Any = 1.0, exp: Any = np.exp) -> Partials:
+    """``(acc, total, peak)`` pair by pair, in float64; what is not seen is not read."""
+    s, values = scores.astype(np.float64), v.astype(np.float64)
+    seen, kept = np.broadcast_to(seen, s.shape), np.broadcast_to(kept, s.shape)
+    if peak is None:
+        peak = np.where(seen, s, -INF).max(axis=-1, initial=-INF)
+    peak = np.broadcast_to(peak, s.shape[:-1])
+    acc, total = np.zeros((*s.shape[:-1], v.shape[-1])), np.zeros(s.shape[:-1])
+    for at in np.ndindex(*s.shape):
+        if seen[at]:
+            weight = exp(s[at] - peak[at[:-1]])
+            total[at[:-1]] += weight
+            acc[at[:-1]] += weight * kept[at] * values[(*at[:-2], at[-1])]
+    return acc, total, peak
+
+
+def assert_part(got: Partial, wanted: Partials, dtype: Any) -> None:
+    for mine, plain in zip(got, wanted, strict=True):
+        assert np.asarray(mine).dtype == dtype
+        np.testing.assert_allclose(mine, plain, rtol=0, atol=64 * np.finfo(dtype).eps)
+
+
+def room(scores: Any, d_v: int, dtype: Any) -> tuple[Partial, list[Any]]:
+    """Arrays for a partial result inside larger ones, full of 7, which nobody may touch beside it."""
+    rows = scores.shape[:-1]
+    whole = [np.full([size + 2 for size in shape], 7, dtype) for shape in ((*rows, d_v), rows, rows)]
+    return Partial(*(x[(slice(1, -1),) * x.ndim] for x in whole)), whole
+
+
+def assert_nothing_beside(into: Partial, whole: list[Any]) -> None:
+    for inside, x in zip(into, whole, strict=True):
+        inside[...] = 7
+        assert (x == 7).all()
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["new", "into"])
+@pytest.mark.parametrize("wild", [False, True], ids=["tame", "wild"])
+@pytest.mark.parametrize("peak", [None, 0.0, 0.5, "rows"])
+@EACH_WAY
+def test_part_with_bits(dtype: Any, order: str, peak: Any, wild: bool, written: bool) -> None:
+    scores, v, seen = scene(dtype, order, wild=wild)
+    taken = np.linspace(-1, 1, 10).reshape(2, 5).astype(dtype) if peak == "rows" else peak
+    wanted = by_formula(scores, v, seen, taken)
+    for bits_order in ORDERS:
+        mine, bits = in_order(scores.copy(), order), words_of(seen, dtype, bits_order)
+        into, whole = room(scores, 3, dtype) if written else (None, [])
+        if into is not None and isinstance(peak, float):
+            into.peak[...] = peak  # a number is there already
+        if not written:
+            mine.flags.writeable = False
+        with np.errstate(all="ignore"):
+            got = part(mine, v, taken, bits=bits, finite=not wild, into=into)
+        assert_part(got, wanted, dtype)
+        if into is not None:
+            assert got is into
+            assert_nothing_beside(into, whole)
+
+
+@pytest.mark.parametrize("written", [False, True], ids=["new", "into"])
+@pytest.mark.parametrize("masked", [False, True])
+@EACH_WAY
+def test_part_with_dropout_and_another_base(dtype: Any, order: str, masked: bool, written: bool) -> None:
+    scores, v, seen = scene(dtype, order)
+    kept = np.random.default_rng(4).random(scores.shape) < 0.5
+    into = room(scores, 3, dtype)[0] if written else None
+    bits = words_of(seen, dtype) if masked else None
+    given = scores.copy("K")
+    got = part(given, v, bits=bits, kept=in_order(kept, order), exp=np.exp2, into=into)
+    assert_part(got, by_formula(scores, v, seen if masked else True, None, kept, np.exp2), dtype)
+    if not written:
+        np.testing.assert_array_equal(given, scores)  # only with `into` they are overwritten
+
+
+@pytest.mark.parametrize("n_k", [1, 511, 512, 513, 1500])
+@EACH_WAY
+def test_part_of_many_keys(dtype: Any, order: str, n_k: int) -> None:
+    """Rows are summed in one way while they are short, in another when they are long."""
+    scores, v, seen = scene(dtype, order, n_k)
+    into, _ = room(scores, 3, dtype)
+    got = part(scores.copy("K"), v, 0.0, bits=words_of(seen, dtype), into=into._replace(peak=np.zeros((2, 5), dtype)))
+    for mine, plain in zip(got, by_formula(scores, v, seen, 0.0), strict=True):
+        np.testing.assert_allclose(mine, plain, rtol=64 * np.finfo(dtype).eps, atol=64 * n_k**0.5 * np.finfo(dtype).eps)
+
+
+@EACH_WAY
+def test_a_visible_nan_stays_visible_beside_hidden_ones(dtype: Any, order: str) -> None:
+    scores, v, seen = scene(dtype, order, wild=True)
+    v[0, 2, 1] = NAN
+    with np.errstate(all="ignore"):
+        acc = part(scores, v, 0.0, bits=words_of(seen, dtype), finite=False).acc
+    wanted = np.zeros(acc.shape, bool)
+    wanted[0, seen[:, 2], 1] = True
+    np.testing.assert_array_equal(np.isnan(acc), wanted)
+
+
+@EACH_WAY
+def test_weighted_sum_leaves_out_what_is_not_seen(dtype: Any, order: str) -> None:
+    scores, v, seen = scene(dtype, order, wild=True)
+    weights = in_order(np.where(seen, 0.5, 0).astype(dtype) * np.ones((2, 1, 1), dtype), order)
+    plain = by_formula(np.zeros(scores.shape), v, seen, 0.0, 0.5)[0]
+    out = np.full((2, 5, 3), 9, dtype)
+    for given in (None, out):
+        with np.errstate(all="ignore"):
+            got = weighted_sum(weights, v, seen, out=given)
+        np.testing.assert_allclose(got, plain, rtol=0, atol=1e-6)
+        assert got.dtype == dtype
+    np.testing.assert_allclose(out, plain, rtol=0, atol=1e-6)
+    tame = np.ones_like(v)
+    np.testing.assert_allclose(
+        weighted_sum(weights, tame, seen), weights.sum(-1, keepdims=True) * np.ones(3), atol=1e-6
+    )
+    np.testing.assert_allclose(
+        weighted_sum(weights, tame, None), weights.sum(-1, keepdims=True) * np.ones(3), atol=1e-6
+    )
+
+
+@EACH_WAY
+def test_row_maximum(dtype: Any, order: str) -> None:
+    scores, _, seen = scene(dtype, order)
+    np.testing.assert_array_equal(row_maximum(scores.copy("K"), None), scores.max(axis=-1))
+    mine = scores.copy("K")
+    mine[:, ~seen] = np.resize(np.array([NAN, INF, 1e30], dtype), int((~seen).sum()))
+    got = row_maximum(mine, words_of(seen, dtype))
+    np.testing.assert_array_equal(got, np.where(seen, scores, -INF).max(axis=-1))
+    np.testing.assert_array_equal(mine, np.where(seen, scores, -INF))  # what is hidden is overwritten
+    assert got.dtype == dtype
+    assert (row_maximum(np.ones((3, 0), dtype), None) == -INF).all()
+
+
+@pytest.mark.parametrize("shape", [(5, 7), (2, 5, 7), (2, 1, 5, 1), (1, 1), (3, 0, 4)], ids=str)
+def test_memory_order_is_that_of_the_scores(shape: tuple[int, ...]) -> None:
+    plain, beside = (
+        np.arange(float(np.prod(shape))).reshape(shape),
+        np.arange(float(np.prod(shape[-2:]))).reshape(shape[-2:]),
+    )
+    for order in ORDERS:
+        scores = in_order(plain, order)
+        one, other = in_memory_order(scores, beside)
+        assert one.strides[-2] >= one.strides[-1]
+        assert one is scores or np.shares_memory(one, scores) or not scores.size
+        for got, given in ((one, scores), (other, beside)):  # both turned or neither
+            np.testing.assert_array_equal(got, given if one is scores else given.swapaxes(-1, -2))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_add_is_merge_where_references_are_equal(dtype: Any) -> None:
+    scores, v, _ = scene(dtype, "queries first", n_k=8)
+    halves = [part(scores[..., keys], v[..., keys, :], 0.25) for keys in (slice(0, 3), slice(3, 8))]
+    whole = Partial(*(np.array(field) for field in halves[0]))
+    before = [field.tobytes() for field in halves[1]]
+    same, peak = whole.acc, whole.peak.tobytes()
+    add(whole, halves[1])
+    assert whole.acc is same
+    assert [field.tobytes() for field in halves[1]] == before
+    assert whole.peak.tobytes() == peak
+    for mine, merged in zip(whole, merge(*halves), strict=True):
+        np.testing.assert_allclose(mine, merged, rtol=8 * np.finfo(dtype).eps, atol=8 * np.finfo(dtype).eps)
+    assert_part(whole, by_formula(scores, v, True, 0.25), dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_absorb_is_merge_in_place(dtype: Any) -> None:
+    scores, v, seen = scene(dtype, "queries first", n_k=8)
+    scores[..., 5:] += 80  # outgrows the first part by far
+    scores[..., 2, :5] = -INF
+    cuts = (slice(0, 5), slice(5, 8))
+    halves = [part(scores[..., keys], v[..., keys, :], bits=words_of(seen[:, keys], dtype)) for keys in cuts]
+    for first, second in (halves, halves[::-1]):
+        whole, wanted = Partial(*(np.array(field) for field in first)), merge(first, second)
+        fields = tuple(whole)
+        absorb(whole, second)
+        for mine, field, merged in zip(whole, fields, wanted, strict=True):
+            assert mine is field
+            assert mine.dtype == dtype
+            np.testing.assert_array_equal(mine, merged)
+
+
+def test_absorb_by_hand() -> None:
+    """Weights 1 + 2 of peak 0 and 3 of peak log 2: 1 + 2 + 6 = 9 in all."""
+    whole = Partial(np.array([[3.0 * 6]]), np.array([3.0]), np.array([0.0]))
+    absorb(whole, Partial(np.array([[3.0 * 9]]), np.array([3.0]), np.array([LN2])))
+    np.testing.assert_allclose(divided(whole), [[(18 + 54) / 9]], rtol=1e-15)
+    np.testing.assert_allclose(log_total(whole), [np.log(9)], rtol=1e-15)
+
+
+def test_absorb_takes_parts_that_are_stretched() -> None:
+    """As sinks are: one number for all queries, whose value is nothing."""
+    whole = Partial(np.ones((2, 3, 4)), np.ones((2, 3)), np.zeros((2, 3)))
+    sinks = np.array([[LN3], [-INF]])
+    absorb(whole, Partial(np.zeros(()), np.where(sinks == -INF, 0.0, 1.0), sinks))
+    np.testing.assert_allclose(divided(whole), np.array([0.25, 1.0])[:, None, None] * np.ones((2, 3, 4)), rtol=1e-15)
+    np.testing.assert_allclose(log_total(whole), np.log([[4.0] * 3, [1.0] * 3]), atol=1e-15)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_divided_and_log_total_are_finish(dtype: Any) -> None:
+    acc, total, peak = np.array([[6, 8], [0, 0], [5, NAN], [1, 1]]), np.array([2, 0, 1, NAN]), np.array([3, 7, -1, INF])
+    whole = Partial(*(x.astype(dtype) for x in (acc, total, peak)))
+    wanted, lses = [[3, 4], [0, 0], [5, NAN], [NAN, NAN]], [np.log(2) + 3, -INF, -1, INF]
+    out = np.full((4, 2), 9, dtype)
+    with np.errstate(all="ignore"):
+        for got in (divided(whole), divided(whole, out), finish(whole)[0]):
+            assert got.dtype == dtype
+            np.testing.assert_array_equal(got, wanted)
+        assert divided(whole, out) is out
+        for lse in (log_total(whole), finish(whole)[1]):
+            assert lse.dtype == dtype
+            np.testing.assert_allclose(lse, lses, rtol=1e-6)
+    assert [x.tobytes() for x in whole] == [x.astype(dtype).tobytes() for x in (acc, total, peak)]

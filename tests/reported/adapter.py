@@ -6,6 +6,7 @@ from typing import Any
 
 import headwise as hw
 from headwise import masks
+from headwise.core.engine import run
 from reported.case import Arrays
 
 
@@ -45,8 +46,6 @@ class Adapter:
         seed: int | None = None,
         want: tuple[str, ...] = (),
     ) -> Arrays:
-        if block is not None:
-            raise Waiting("block: the engine")
         if bias is not None and alibi_slopes is not None:
             raise Waiting("bias and ALiBi in one call")
         constraints = [] if mask is None else [mask]
@@ -72,6 +71,10 @@ class Adapter:
             "dropout": dropout_p if training else 0.0,
             "rng": seed,
         }
+        return self.attend(call, block, want)
+
+    def attend(self, call: Arrays, block: int | None, want: tuple[str, ...]) -> Arrays:
+        """By the definition, which knows no blocks."""
         out, weights = hw.scaled_dot_product_attention(**call)
         got = {"out": out, "weights": weights}
         if "lse" in want:
@@ -118,6 +121,21 @@ class Adapter:
 
     def kv_decode(self, **given: Any) -> Arrays:
         raise Waiting("cache: KVCache")
+
+
+class EngineAdapter(Adapter):
+    """The same by the engine, which makes no weights: where they are wanted, they are the definition's."""
+
+    def attend(self, call: Arrays, block: int | None, want: tuple[str, ...]) -> Arrays:
+        if block is None:
+            out, lse = hw.attention(**call, return_lse=True)
+        else:
+            arrays = [call[name] for name in "qkv"]
+            options = {name: value for name, value in call.items() if name not in ("q", "k", "v", "rng")}
+            plan = hw.attention_plan(*arrays, **options, tile=(block, block))
+            out, lse = run(plan, *arrays, rng=call["rng"], return_lse=True)
+        got = {"out": out, "lse": lse}
+        return got | {"weights": super().attend(call, None, want)["weights"]} if "weights" in want else got
 
 
 class Layer:

@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from reported.adapter import Adapter
+from reported.adapter import Adapter, EngineAdapter
 from reported.case import close
 from reported.cases import BY_ID, CASES
 from reported.runner import ERRORS, answer, judge_error, judge_result, names_a_function, run_case
@@ -146,10 +146,26 @@ class RaisesWhatNumPyRaises(Adapter):
 
 
 ATTENTION = [case for case in CASES if case.op == "attention"]
-WITH_VALUES = {case.id for case in ATTENTION if not case.raises and "block" not in case.inputs}
+WITH_VALUES = {case.id for case in ATTENTION if not case.raises}
 RAISING = {case.id for case in ATTENTION if case.raises}
+by_both = pytest.mark.parametrize("base", [Adapter, EngineAdapter])
 
 
+def broken_as(broken, base):
+    """The broken adapter, with another one below it."""
+    return broken() if base is Adapter else type(broken.__name__, (broken, base), {})()
+
+
+class PadsBlocks(EngineAdapter):
+    """Blocks whose last one is filled up with keys that count."""
+
+    def attention(self, *, k, v, block=None, **given):
+        if block is not None:
+            k, v = (np.concatenate([x, np.zeros((-len(x) % block, x.shape[-1]))]) for x in (k, v))
+        return super().attention(k=k, v=v, block=block, **given)
+
+
+@by_both
 @pytest.mark.parametrize(
     ("broken", "caught"),
     [
@@ -165,8 +181,8 @@ RAISING = {case.id for case in ATTENTION if case.raises}
         (RaisesWhatNumPyRaises, RAISING),
     ],
 )
-def test_broken_adapters_are_caught(broken, caught):
-    failed = {case.id for case in ATTENTION if run_case(case, broken()).status == "fail"}
+def test_broken_adapters_are_caught(broken, caught, base):
+    failed = {case.id for case in ATTENTION if run_case(case, broken_as(broken, base)).status == "fail"}
     assert caught <= failed
     assert all(set(broken.uses) & BY_ID[name].inputs.keys() for name in failed)
 
@@ -210,6 +226,7 @@ class DiesInAChild(Adapter):
         return super().attention(**given)
 
 
+@by_both
 @pytest.mark.parametrize(
     ("broken", "name"),
     [
@@ -223,8 +240,12 @@ class DiesInAChild(Adapter):
         (DiesInAChild, "B170"),
     ],
 )
-def test_broken_adapters_are_caught_by_scenarios(broken, name):
-    assert run_case(BY_ID[name], broken()).status == "fail"
+def test_broken_adapters_are_caught_by_scenarios(broken, name, base):
+    assert run_case(BY_ID[name], broken_as(broken, base)).status == "fail"
+
+
+def test_an_engine_that_pads_its_blocks_is_caught():
+    assert run_case(BY_ID["B151"], PadsBlocks()).status == "fail"
 
 
 def test_the_layers_of_the_adapter_agree():

@@ -7,6 +7,8 @@ change its fate.
 
 from __future__ import annotations  # numpy.random is loaded when it is used, not when it is named
 
+import threading
+
 import numpy as np
 
 from headwise.core.shapes import Array, Shape
@@ -34,7 +36,7 @@ class Keep:
         The true probability of being kept; kept weights are divided by it.
     """
 
-    __slots__ = ("_start", "kept", "threshold")
+    __slots__ = ("_mine", "_start", "kept", "threshold")
 
     def __init__(self, probability: float, rng: np.random.Generator) -> None:
         self.threshold = round(probability * 65536)
@@ -42,6 +44,7 @@ class Keep:
             self.threshold = min(self.threshold, 65535)
         self.kept = 1 - self.threshold / 65536
         self._start = np.random.PCG64DXSM(int(rng.integers(2**63))).state
+        self._mine = threading.local()  # a generator for each thread that asks
 
     def cell(self, lead: int, row: int, column: int) -> Array:
         """The cell in this row and column of cells, for the item and head of this flat index.
@@ -52,7 +55,9 @@ class Keep:
             True where kept. Keys come first.
         """
         steps = sum(place * stride for place, stride in zip((lead, row, column), _STRIDES, strict=True))
-        bits = np.random.PCG64DXSM(0)  # one for each cell: several threads may ask
+        bits = getattr(self._mine, "bits", None)
+        if bits is None:
+            bits = self._mine.bits = np.random.PCG64DXSM(0)
         bits.state = self._start
         bits.advance(steps % 2**128)
         draws = np.asarray(bits.random_raw(_DRAWS)).astype("<u8", copy=False)

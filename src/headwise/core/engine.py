@@ -17,7 +17,7 @@ from headwise.core import workers
 from headwise.core.dropout import Keep
 from headwise.core.grid import Grid, Strip, Task, grid_of
 from headwise.core.masks import Mask
-from headwise.core.paths import PATHS, RAW, REFERENCE, RUNNING, Path, outgrown, overflowing, unsound
+from headwise.core.paths import PATHS, RAW, REFERENCE, RUNNING, Path, outgrown, overflowing, spoilt, vanished
 from headwise.core.plan import AttentionPlan, thread_count
 from headwise.core.positions import Alibi
 from headwise.core.shapes import MOST_AXES, Array, Faults, Problem, flag, given_as, problem, words
@@ -42,17 +42,18 @@ class _Scratch:
         self.product = self.scores if grid.product == computing else np.empty(n_rows * n_cols, grid.product)
         self.queries = np.empty(n_rows * p.q.shape[-1], grid.product)
         self.partials = [
-            (np.empty(n_rows * p.v.shape[-1], computing), np.empty(n_rows, computing), np.empty(n_rows, computing))
-            for _ in range(2)
+            (np.empty(n_rows * (p.v.shape[-1] + 1), computing), np.empty(n_rows, computing)) for _ in range(2)
         ]
         self.k = None if grid.readable[0] else np.empty(n_heads * n_cols * p.k.shape[-1], grid.product)
         self.v = None if grid.readable[1] else np.empty(n_heads * n_cols * p.v.shape[-1], computing)
-        self.kept = np.empty(n_rows * n_cols if p.dropout else 0, bool)
+        self.kept = np.empty(n_rows * n_cols if p.dropout else 0, f"i{computing.itemsize}")
 
-    def partial(self, which: int, *shape: int) -> Partial:
-        """Buffers for a partial result of shape (h, r, b, m, d_v)."""
-        acc, total, peak = self.partials[which]
-        return Partial(_shaped(acc, *shape), _shaped(total, *shape[:-1]), _shaped(peak, *shape[:-1]))
+    def partial(self, which: int, shape: tuple[int, ...]) -> Partial:
+        """Buffers for a partial result of shape (h, r, b, m, d_v); acc and total of a block lie together."""
+        (h, r, b, m, d_v), (flat, peak) = shape, self.partials[which]
+        both = _shaped(flat, h, r, b, m * (d_v + 1))
+        acc = both[..., : m * d_v].reshape(h, r, b, m, d_v)
+        return Partial(acc, both[..., m * d_v :], _shaped(peak, h, r, b, m), both)
 
 
 def _shaped(flat: Array, *shape: int) -> Array:
@@ -89,7 +90,7 @@ class _Stack:
         self.k, self.v = call.k[self.heads[:-1]], call.v[self.heads[:-1]]  # (h, 1, 1, n_k, d)
         self.queries = self._queries()  # (h, r, b, d_k, m)
         *lead, _, m = self.queries.shape
-        self.whole, self.spare = (scratch.partial(which, *lead, m, self.v.shape[-1]) for which in (0, 1))
+        self.whole, self.spare = (scratch.partial(which, (*lead, m, self.v.shape[-1])) for which in (0, 1))
         self.pieces: dict[Any, _Piece] = {}
 
     def attend(self) -> None:
@@ -98,8 +99,8 @@ class _Stack:
         if again.ndim == 2 and again.all():  # raw, of no head
             _Stack(self.call, self.scratch, self.task, REFERENCE).attend()
             return
-        self.write()
-        for h, r, *block in np.argwhere(again).tolist():
+        again |= self.write()
+        for h, r, *block in np.argwhere(again).tolist() if again.any() else ():
             head = _head_of(self.task, h, r)
             if block:
                 _Stack(self.call, self.scratch, _block_of(head, block[0], self.queries.shape[-1]), RUNNING).attend()
@@ -112,49 +113,62 @@ class _Stack:
         Returns which heads (h, r), or which of their blocks (h, r, b), have to be done again.
         """
         path, p, scratch, whole = self.path, self.p, self.scratch, self.whole
-        finite, exp = True, path.exp  # as it turns out afterwards; only the last path looks first
+        finite, exp, kept = True, path.exp, None  # values are finite, it will turn out; only the last path looks first
         lost = np.zeros(self.queries.shape[:2], bool)  # heads that are to be done again
         if path is RAW:
             whole.peak.fill(0)
         steps = self.grid.steps(self.lead, self.task.rows, path.backwards)
-        for strip in steps.strips:
-            piece = self.piece(strip)
+        for strip in steps.strips:  # few lines and fewer calls: Python is slow while the cache holds scores
+            piece = self.pieces.get(strip.kind) or self.piece(strip)
+            k, v = self.k[..., strip.cols, :], self.v[..., strip.cols, :]
+            if scratch.k is not None or scratch.v is not None:
+                k, v = _readable(k, scratch.k), _readable(v, scratch.v)
+            if self.call.plain:  # keys first: neither operand is turned or copied, and queries lie together
+                np.matmul(k, piece.queries, piece.product)
+            else:
+                self.score(piece, k)
             scores, here = piece.scores, piece.here
-            self.score(piece, _readable(self.k[..., strip.cols, :], scratch.k))
             bits = self.grid.bits(self.lead, strip) if strip.masked else None
             if p.bias is not None:
                 bits = self.add_bias(strip, scores, bits)
-            kept = self.kept(strip, scores) if p.dropout else None
-            v = _readable(self.v[..., strip.cols, :], scratch.v)
+            if p.dropout:
+                kept = self.kept(strip, scores)
             if path is RUNNING:
                 finite = bool(np.isfinite(v).all())
                 exp = path.exp if finite else np.exp  # 0 * inf is to be NaN
             if strip.fresh:
                 part(scores, v, path.reference, bits=bits, kept=kept, finite=finite, exp=exp, into=here)
-                if path is RAW:
-                    lost |= overflowing(here.total)
-                    if lost.all():
-                        return lost
-                continue
-            peak = _reference(here, scores, bits) if path is REFERENCE else path.reference
-            part(scores, v, peak, bits=bits, kept=kept, finite=finite, exp=exp, into=piece.more)
-            (absorb if path.rescaled else add)(here, piece.more)
-        for block in steps.unseen:
-            for each, nothing in zip(whole, (0, 0, -np.inf), strict=True):
-                each[:, :, block] = nothing
+            else:
+                self.blank(strip.blank)
+                peak = _reference(here, scores, bits) if path is REFERENCE else path.reference
+                part(scores, v, peak, bits=bits, kept=kept, finite=finite, exp=exp, into=piece.more)
+                (absorb if path.rescaled else add)(here, piece.more)
+            if path is RAW and (strip.fresh or strip.blank):
+                lost |= overflowing(here.total)
+                if lost.all():
+                    return lost
+        self.blank(steps.unseen)
         if path is RAW:
-            return lost | unsound(whole, lambda: self.grid.alive(self.lead, self.task.rows))
+            return lost | vanished(whole.total, lambda: self.grid.alive(self.lead, self.task.rows))
         blind = whole.peak == -np.inf
         if blind.any():  # rows that saw nothing, or -inf alone: 0, and NaN where that met an infinite value
             whole.acc[blind] *= 0
             whole.total[blind] = 0
         return outgrown(whole) if path is REFERENCE else np.zeros((0, 0, 0), bool)
 
+    def blank(self, blocks: tuple[int, ...]) -> None:
+        """Make these blocks partial results over no keys."""
+        nothing = (0, 0, 0 if self.path is RAW else -np.inf)
+        acc, total, peak, _ = self.whole
+        for block in blocks:
+            for each, value in zip((acc, total, peak), nothing, strict=True):
+                each[:, :, block] = value
+
     def piece(self, strip: Strip) -> _Piece:
         """The buffers of a strip, which it shares with all of its kind."""
         if strip.kind not in self.pieces:
             queries = self.queries[:, :, strip.blocks]
-            here, more = (Partial(*(x[:, :, strip.blocks] for x in each)) for each in (self.whole, self.spare))
+            here, more = (Partial(*[x[:, :, strip.blocks] for x in each]) for each in (self.whole, self.spare))
             (*lead, _, m), (*_, w) = queries.shape, strip.kind
             tall = self.call.bias is None  # a dense bias would be read across its rows
             shape = (*lead, w, m) if tall else (*lead, m, w)
@@ -171,12 +185,13 @@ class _Stack:
         m = self.grid.block(self.task.rows)
         turned = _shaped(self.scratch.queries, h, r, n // m, d, m)
         scale, _ = self.call.scales[self.path]
-        np.multiply(some.reshape(h, r, n // m, m, d).swapaxes(-1, -2), scale, out=turned, casting="unsafe")
+        tall = some.reshape(h, r, n // m, m, d).swapaxes(-1, -2)
+        np.multiply(tall, scale, out=turned, dtype=turned.dtype, casting="unsafe")  # NumPy 1 would stay in float16
         return turned
 
     def score(self, piece: _Piece, k: Array) -> None:
         """Write the scores of a strip, before any bias, for its keys (h, 1, 1, w, d_k)."""
-        if self.call.bias is None:  # keys first: neither operand is turned or copied, and queries lie together
+        if self.call.bias is None:
             np.matmul(k, piece.queries, out=piece.product)
         else:
             np.matmul(piece.queries.swapaxes(-1, -2), k.swapaxes(-1, -2), out=piece.product)
@@ -205,20 +220,22 @@ class _Stack:
         hidden = tile == -np.inf
         if not hidden.any():
             return bits
-        words = np.where(hidden, 0, np.array(-1, f"i{p.computing.itemsize}")).view(f"u{p.computing.itemsize}")
+        words: Array = hidden.astype(f"u{p.computing.itemsize}")
+        words -= 1  # 0 where it was 1, all bits where it was 0
         return words if bits is None else words & bits
 
     def kept(self, strip: Strip, scores: Array) -> Array:
-        """Which weights of a strip dropout keeps: bool, of the shape of its scores."""
+        """Which weights of a strip dropout keeps: words with all bits set, of the shape of its scores."""
         h, r, b, m, w = scores.shape
         kept = _shaped(self.scratch.kept, h, r, b, w, m).swapaxes(-1, -2)
         for i, j in np.ndindex(h, r):
             head = self.grid.flat(self.task.outer, self.task.shared.start + i, self.task.grouped.start + j)
-            kept[i, j] = self.call.keep.tile(head, strip.rows, strip.cols).T.reshape(b, m, w)
-        return kept
+            keep = self.call.keep.tile(head, strip.rows, strip.cols).view(np.int8)
+            kept[i, j] = np.negative(keep, out=keep).T.reshape(b, m, w)  # -1 has all bits set, in any width
+        return kept.view(f"u{self.p.computing.itemsize}")
 
-    def write(self) -> None:
-        """Divide, and write the results."""
+    def write(self) -> Array | bool:
+        """Divide, and write the results; returns the heads of a raw one whose output tells that something was lost."""
         p, whole, rows = self.p, self.whole, (*self.heads, self.task.rows)
         out, lse = self.call.results
         if self.call.sinks is not None:  # one more part, whose value is nothing
@@ -227,12 +244,14 @@ class _Stack:
         if p.dropout and self.call.keep.kept:
             np.divide(whole.acc, p.computing.type(self.call.keep.kept), out=whole.acc)
         mine = out[rows].reshape(whole.acc.shape)
-        if out.dtype == p.computing:
-            divided(whole, mine)
-        else:
-            mine[...] = divided(whole).astype(out.dtype)
         if lse is not None:
             lse[rows].reshape(whole.total.shape)[...] = log_total(whole)
+        if out.dtype == p.computing:
+            done = divided(whole, mine)
+        else:
+            done = divided(whole, whole.acc)
+            mine[...] = done.astype(out.dtype)
+        return spoilt(done) if self.path is RAW else False
 
 
 def _thin(x: Array) -> Array:
@@ -272,6 +291,8 @@ class _Call:
         self.slopes: Any = views.slopes
         self.sinks: Any = views.sinks
         self.keep: Any = None if p.rng is None or p.dropout == 0 else Keep(p.dropout, p.rng)
+        # whether the product is all there is to a score
+        self.plain = self.bias is None and p.softcap is None and grid.product == p.computing and abs(p.scale) <= 1
         self.scales = {path: _scales(p, path, grid.product) for path in PATHS}
 
     def start(self) -> Callable[[Task], None]:

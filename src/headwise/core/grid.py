@@ -21,7 +21,7 @@ from headwise.core.shapes import FLOAT32, FLOAT64, Array, Problem, Shape, batch_
 from headwise.core.workers import default_threads
 
 _PACKED = 1_000_000  # rows * cols * d up to which OpenBLAS multiplies without packing its operands first
-_SCORES = 2**20  # bytes of scores that a worker holds at once: they stay in its cache
+_SCORES = 2**21  # bytes of scores that a worker holds at once: about its cache
 _TASKS = 4  # that each worker should get at least, so that they end together
 _TINY = 8_000_000  # operations below which a second thread costs more than it saves
 _WIDE = 60  # scales beyond 2**-60 to 2**60 are applied in float64, as in the definition
@@ -40,7 +40,7 @@ def tiling(p: Problem, rule: Mask | None, tile: tuple[int, int] | None = None) -
     """The sizes of tiles for a problem, or those that are asked for."""
     n_q, n_k = p.scores[-2:]
     d = max(p.q.shape[-1], p.v.shape[-1], 1)
-    rows = 128 if d <= 16 else 64 if d <= 96 else 48
+    rows = 128 if d <= 16 else 64
     step = 128 if p.dropout else 16  # dropout's cells are 128 keys wide
     # Small tiles along the edge of a mask leave out more; without a mask fewer, larger ones cost less to begin.
     most = 128 if rule is None else max(64, min(128, n_k // 4))
@@ -48,8 +48,8 @@ def tiling(p: Problem, rule: Mask | None, tile: tuple[int, int] | None = None) -
     cols = -(-n_k // max(1, -(-n_k // cols) * step)) * step  # tiles of one size, or nearly
     rows, cols = tile or (rows, cols)
     rows, cols = max(1, min(rows, n_q)), max(1, min(cols, n_k))
-    tall = max(1, _SCORES // (rows * cols * p.computing.itemsize))
-    return Tiling(rows, cols, max(1, min(tall, 8, n_q // rows // 2 if n_q >= 512 else n_q // rows)))
+    tall = n_q // rows // 2 if n_q >= 512 else n_q // rows
+    return Tiling(rows, cols, max(1, min(tall, 16 if rule is None else 8)))
 
 
 # ------------------------------------------------------------------------------- the leading axes
@@ -164,7 +164,8 @@ class Strip(NamedTuple):
     blocks: slice  # of the task
     rows: slice  # the queries in them
     cols: slice
-    fresh: bool  # whether these are the first keys that these blocks see
+    fresh: bool  # whether these are the first keys that all of these blocks see
+    blank: tuple[int, ...]  # else the blocks, of the task, for which they are
     masked: bool  # whether some of these pairs are ruled out
 
 
@@ -298,10 +299,12 @@ class Grid:
         order = range(len(columns))
         for j in reversed(order) if backwards else order:
             cols = slice(edges[j], edges[j + 1])
-            for a, b, fresh, masked in _runs(tuple(columns[j]), touched):
+            for a, b, masked in _runs(tuple(columns[j])):
+                new = tuple(i for i in range(a, b) if not touched >> i & 1)
                 touched |= (1 << b) - (1 << a)
-                span = slice(start + a * step, start + b * step)
-                strips.append(Strip((a, b, edges[j + 1] - edges[j]), slice(a, b), span, cols, fresh, masked))
+                span, fresh = slice(start + a * step, start + b * step), len(new) == b - a
+                kind, blank = (a, b, edges[j + 1] - edges[j]), () if fresh else new
+                strips.append(Strip(kind, slice(a, b), span, cols, fresh, blank, masked))
         return Steps(tuple(strips), tuple(i for i in range((stop - start) // step) if not touched >> i & 1))
 
     def alive(self, lead: Shape, rows: slice) -> Array:
@@ -329,26 +332,25 @@ class Grid:
 
     @cached_property
     def _bits(self) -> Callable[[Shape, int, int, int, int], Array]:
-        return lru_cache(maxsize=8)(self._make_bits)
+        return lru_cache(maxsize=16)(self._make_bits)
 
     def _make_bits(self, lead: Shape, start: int, stop: int, first: int, last: int) -> Array:
         assert self.rule is not None
         rows, cols, word = slice(start, stop), slice(first, last), np.dtype(f"u{self.p.computing.itemsize}")
-        return self.rule._bits(self.p.scores, lead, rows, cols, word).reshape(-1, self.block(rows), last - first)
+        bits = self.rule._bits(self.p.scores, lead, rows, cols, word).reshape(-1, self.block(rows), last - first)
+        if min(bits.strides) < 0:  # one word a diagonal, of a band
+            return bits
+        return np.ascontiguousarray(bits.swapaxes(-1, -2)).swapaxes(-1, -2)  # as scores lie
 
 
 @lru_cache(maxsize=1024)
-def _runs(column: tuple[int, ...], touched: int) -> tuple[tuple[int, int, bool, bool], ...]:
-    """The runs of neighbouring blocks that see some key of a tile, each all fresh or all touched before.
-
-    Each as its first block, the one after its last, whether it is fresh, and whether some of it is masked.
-    """
+def _runs(column: tuple[int, ...]) -> tuple[tuple[int, int, bool], ...]:
+    """The runs of neighbouring blocks that see some key of a tile: first block, the one after the last, any masked."""
     found = []
-    kinds = [(state != NONE, not touched >> i & 1) for i, state in enumerate(column)]
-    for (seen, fresh), group in groupby(range(len(column)), key=kinds.__getitem__):
+    for seen, group in groupby(range(len(column)), key=lambda i: column[i] != NONE):
         blocks = list(group)
         if seen:
-            found.append((blocks[0], blocks[-1] + 1, fresh, any(column[i] == SOME for i in blocks)))
+            found.append((blocks[0], blocks[-1] + 1, any(column[i] == SOME for i in blocks)))
     return tuple(found)
 
 

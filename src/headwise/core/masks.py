@@ -71,12 +71,11 @@ class Mask:
     def _bits(self, scores: Shape, lead: Shape, rows: slice, cols: slice, word: Any) -> Array:
         """The predicate on a tile as words of this unsigned type: all bits set where a query may attend, else none.
 
-        Shape (n_rows, n_cols); in memory the rows lie next to each other.
+        Shape (n_rows, n_cols).
         """
         block = np.broadcast_to(self._at(scores, lead, rows, cols), (rows.stop - rows.start, cols.stop - cols.start))
-        bits = np.zeros(block.shape[::-1], word)
-        np.subtract(bits, block.T, out=bits, dtype=word, casting="unsafe")  # 0 - 1 has all bits set
-        return bits.T
+        signed = np.negative(block.view(np.int8))  # -1 has all bits set, in any width
+        return signed.astype(np.dtype(word).str.replace("u", "i")).view(word)
 
     def _leads(self) -> list[tuple[Shape, bool]]:
         """The leading axes of the arrays it holds, and whether heads are among them."""

@@ -49,10 +49,10 @@ REFERENCE = Path("reference", None, False, floored_exp, 1.0, backwards=True)
 RUNNING = Path("running", None, True, floored_exp, 1.0)
 PATHS = (RAW, REFERENCE, RUNNING)
 
-# Totals of a row between which nothing was lost: what underflows is less than 2**-66 of the least (float32), a key.
-_LEAST, _MOST = {"f": 2.0**-60, "d": 2.0**-500}, {"f": 2.0**100, "d": 2.0**900}
-_EARLY = {"f": 2.0**64, "d": 2.0**600}  # a total over the first keys that bodes ill: to give up late costs most
-_VALUE = {"f": 2.0**-40, "d": 2.0**-400}  # values from here on do not underflow when they are weighted by such totals
+# The least total of a row: what underflows is less than 2**-66 of it (float32) for each key.
+_LEAST = {"f": 2.0**-60, "d": 2.0**-500}
+_EARLY = {"f": 2.0**64, "d": 2.0**600}  # a total over the first keys beyond which more keys may well overflow
+_VALUE = {"f": 2.0**-40, "d": 2.0**-400}  # the largest value of a head from where on products with weights are kept
 
 
 def first_path(p: Problem, steepness: float = 0.0) -> Path:
@@ -66,30 +66,34 @@ def first_path(p: Problem, steepness: float = 0.0) -> Path:
 
 
 def overflowing(total: Array) -> Array:
-    """Heads (h, r) whose totals (h, r, b, m) over the first keys are already half way beyond the most, or NaN."""
+    """Heads (h, r) whose totals (h, r, b, m) over the first keys bode ill, or are NaN: to give up late costs most."""
     highest = np.maximum.reduce(total, axis=(-1, -2))
     return np.asarray(~(highest <= _EARLY[total.dtype.char]))
 
 
-def unsound(whole: Partial, alive: Callable[[], Array]) -> Array:
-    """Heads (h, r) of a raw result (h, r, b, m) from which something may have been lost.
+def vanished(total: Array, alive: Callable[[], Array]) -> Array:
+    """Heads (h, r) of a raw result with a total (h, r, b, m) so small that what underflowed counts, or NaN.
 
-    A row's total must be neither so small that what underflowed counts, nor so large that more could overflow, and the
-    largest output must show that values are not so small that their products underflow. ``alive()`` tells which
-    queries (b, m) see a key at all: the others' totals are 0.
+    ``alive()`` tells which queries (b, m) see a key at all: the others' totals are 0.
     """
-    char, rows = whole.total.dtype.char, (-1, -2)
-    low: Array = np.minimum.reduce(whole.total, axis=rows)
-    if not np.all(low >= _LEAST[char]):
-        low = np.where(alive(), whole.total, np.inf).min(axis=rows)
-    high = np.maximum.reduce(whole.total, axis=rows)
-    most = np.maximum.reduce(whole.acc, axis=(-1, -2, -3), initial=0)
-    least = np.minimum.reduce(whole.acc, axis=(-1, -2, -3), initial=0)
-    size = np.maximum(most, -least)
-    lost = (low < _LEAST[char]) | (high > _MOST[char]) | ~np.isfinite(low + high + size)
-    if whole.acc.shape[-1]:
-        lost |= size < _VALUE[char] * high
-    return np.asarray(lost)
+    least = _LEAST[total.dtype.char]
+    lowest = np.minimum.reduce(total, axis=(-1, -2))
+    if not np.all(lowest >= least):
+        lowest = np.where(alive(), total, np.inf).min(axis=(-1, -2))
+    return np.asarray(~(lowest >= least))
+
+
+def spoilt(out: Array) -> Array:
+    """Heads (h, r) of a raw result whose output (h, r, b, m, d_v) is not finite, or shows that products underflowed.
+
+    An output is a mean of values: the largest of it is at most the largest value.
+    """
+    axes = (-1, -2, -3)
+    high, low = np.maximum.reduce(out, axis=axes, initial=0), np.minimum.reduce(out, axis=axes, initial=0)
+    size = np.maximum(high, -low)
+    if not out.shape[-1]:
+        return np.zeros(size.shape, bool)
+    return np.asarray(~((size >= _VALUE[out.dtype.char]) & (size < np.inf)))
 
 
 def outgrown(whole: Partial) -> Array:

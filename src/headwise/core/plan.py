@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, DTypeLike
 from headwise.core.grid import Grid, grid_of
 from headwise.core.masks import ALL, NONE, SOME, Mask
 from headwise.core.positions import Alibi
-from headwise.core.shapes import Array, Faults, Shape, given_as, integer, letters, problem, words
+from headwise.core.shapes import FLOAT64, Array, Faults, Shape, given_as, integer, letters, problem, words
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -117,7 +117,7 @@ def _bytes(grid: Grid, threads: int) -> int:
     each += 0 if grid.rule is None else 12 * tile  # words, and the numbers that they are made from
     each += 0 if p.bias is None else 3 * size * n_rows * cols
     each += n_rows * d_v * size * 2  # what a check or a cast of the results takes
-    words = 0 if grid.rule is None else 8 * tile * size
+    words = 0 if grid.rule is None else 16 * tile * size
     return int(threads * (each + 2**17) + words)
 
 
@@ -125,7 +125,7 @@ def _described(plan: AttentionPlan) -> str:
     share = f"{plan.skipped / plan.tiles:.0%}" if plan.tiles else "0%"
     n_bytes = prod(plan.scores) * plan.grid.p.computing.itemsize
     rule = "everything may be seen" if plan.grid.rule is None else str(plan.grid.rule)
-    paths = ", ".join(f"{name} for {count} heads" for name, count in plan.paths.items())
+    paths = ", ".join(f"{name} for {_count(count, 'head')}" for name, count in plan.paths.items())
     lines = [
         ("scores", f"{letters(plan.scores)} = {words(plan.scores)}, {n_bytes / 2**20:.4g} MiB if they were stored"),
         ("mask", rule),
@@ -134,12 +134,16 @@ def _described(plan: AttentionPlan) -> str:
             "tiles",
             f"{plan.tiles}: {plan.computed} computed ({plan.partial} partly masked), {plan.skipped} skipped ({share})",
         ),
-        ("tasks", f"{plan.tasks}, of {plan.heads_per_task} heads each, on {plan.threads} threads"),
+        ("tasks", f"{plan.tasks}, of {_count(plan.heads_per_task, 'head')} each, on {_count(plan.threads, 'thread')}"),
         ("softmax", paths),
         ("work", f"{plan.flops / 1e9:.4g} GFLOP"),
         ("memory", f"{plan.bytes / 2**20:.3g} MiB besides inputs and results"),
     ]
     return "\n".join(f"{name:8} {value}" for name, value in lines)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def thread_count(faults: Faults, threads: Any) -> int | None:
@@ -209,12 +213,23 @@ def attention_plan(
     """
     faults = Faults("attention_plan")
     threads, sizes = thread_count(faults, threads), _tile_size(faults, tile)
-    shaped = [_of_shape(faults, name, x, dtype) for name, x in (("q", q), ("k", k), ("v", v))]
+    before, kind = len(faults.found), _dtype(faults, dtype)
+    shaped = [_of_shape(faults, name, x, kind) for name, x in (("q", q), ("k", k), ("v", v))]
+    if len(faults.found) > before:  # what has no shape or type is not compared with the others
+        faults.raise_any()
     given = [x if x is not None else array for x, array in zip(shaped, (q, k, v), strict=True)]
     rng = 0 if rng is None else rng  # a plan draws nothing, and needs none
     options = (mask, causal, bias, scale, softcap, sinks, dropout, rng)
     p = problem("attention_plan", given[0], given[1], given[2], *options, faults)
     return planned(grid_of(p, threads, sizes))
+
+
+def _dtype(faults: Faults, dtype: Any) -> Any:
+    try:
+        return np.dtype(dtype)
+    except Exception:  # NumPy raises one of several
+        faults.type("dtype", "a dtype of real numbers", given_as(dtype), 'for example np.float32 or "float64"')
+        return FLOAT64
 
 
 def _of_shape(faults: Faults, name: str, x: Any, dtype: Any) -> Array | None:
@@ -224,4 +239,8 @@ def _of_shape(faults: Faults, name: str, x: Any, dtype: Any) -> Array | None:
     if any(n < 0 for n in x):
         faults.value(name, "sizes of at least 0", words(x))
         return np.zeros((1, 1))
-    return np.broadcast_to(np.zeros((), dtype), x)
+    try:
+        return np.broadcast_to(np.zeros((), dtype), x)
+    except (ValueError, OverflowError):  # more axes, or more bytes, than an array can have
+        faults.value(name, "a shape that an array can have", words(x))
+        return np.zeros((1, 1))

@@ -177,6 +177,7 @@ class Partial(NamedTuple):
     acc: Array  # (..., n_q, d_v)  sum over these keys of exp(score - peak) * v
     total: Array  # (..., n_q)      sum over these keys of exp(score - peak)
     peak: Array  # (..., n_q)      the reference taken off; by default the maximum, -inf where nothing was seen
+    both: Any = None  # acc and total, where they lie in one array
 
 
 def part(
@@ -203,8 +204,8 @@ def part(
         exponentials all underflow or any overflows; 0 does where scores are known to be small in magnitude.
     bits : ndarray of unsigned words as wide as a score, shape (n_q, n_k), optional
         All bits set where a query may attend, none where it may not, whatever the score there.
-    kept : ndarray, shape (..., n_q, n_k), optional
-        What the weights are multiplied by once they are summed: dropout.
+    kept : ndarray of such words, shape (..., n_q, n_k), optional
+        No bits where a weight is dropped once the weights are summed.
     finite : bool
         Whether values are finite wherever ``bits`` let no query attend. Where they may not be, it takes longer.
     exp : ufunc
@@ -225,20 +226,28 @@ def part(
     [[14.]]
     """
     mine, acc, total = (None, None, None) if into is None else (scores, into.acc, into.total)
-    if bits is not None and peak is None:  # a hidden score must not be the maximum
-        scores = np.where(bits == 0, -np.inf, scores) if mine is None else _hidden(scores, bits)
-    weights, taken = exponentials(scores, peak, exp, mine)
+    taken: Any = peak
+    if peak.__class__ is float and peak == 0:
+        weights = exp(scores, mine)
+    else:
+        if bits is not None and peak is None:  # a hidden score must not be the maximum
+            scores = np.where(bits == 0, -np.inf, scores) if mine is None else _hidden(scores, bits)
+        weights, taken = exponentials(scores, peak, exp, mine)
     if bits is not None:  # 0 where hidden, even over NaN and inf; there is no faster way
         word, bits_there = in_memory_order(weights.view(bits.dtype), bits)
         np.bitwise_and(word, bits_there, out=word)
-    total = _row_sums(weights, total)
+    if weights.shape[-1] <= _LONGEST:  # by the BLAS, whose plain order of adding does no harm to so few
+        total = np.matmul(weights, _ONES[weights.dtype.char][: weights.shape[-1]], total)
+    else:
+        total = weights.sum(axis=-1, out=total)
     if kept is not None:
-        weights = np.multiply(weights, kept, out=mine)
-    visible = None if finite or bits is None else bits != 0
-    acc = weighted_sum(weights, v, visible, out=acc)
+        word, kept_there = in_memory_order(weights.view(kept.dtype), kept)
+        np.bitwise_and(word, kept_there, out=word)
+    visible = None if finite or bits is None else np.asarray(bits != 0)
+    acc = np.matmul(weights, v, acc) if visible is None else weighted_sum(weights, v, visible, out=acc)
     if into is None:
-        return Partial(acc, total, taken if np.shape(taken) == total.shape else np.broadcast_to(taken, total.shape))
-    if not isinstance(peak, float):
+        return Partial(acc, total, np.broadcast_to(np.asarray(taken, total.dtype), total.shape))
+    if peak.__class__ is not float:
         into.peak[...] = taken
     return into
 
@@ -276,14 +285,6 @@ def in_memory_order(scores: Array, tile: Array) -> tuple[Array, Array]:
     return scores.swapaxes(-1, -2), tile.swapaxes(-1, -2)
 
 
-def _row_sums(weights: Array, out: Array | None = None) -> Array:
-    """Sums over the last axis: by the BLAS while rows are short, where its plain order of adding does no harm."""
-    n = weights.shape[-1]
-    if n > _LONGEST:
-        return weights.sum(axis=-1, out=out)
-    return np.matmul(weights, _ONES[weights.dtype.char][:n], out=out)
-
-
 def empty_part(rows: tuple[int, ...], d_v: int, dtype: Any = np.float64) -> Partial:
     """The partial result over no keys, which any other merges with unchanged: acc 0, total 0, peak -inf."""
     return Partial(np.zeros((*rows, d_v), dtype), np.zeros(rows, dtype), np.full(rows, -np.inf, dtype))
@@ -318,14 +319,16 @@ def row_maximum(scores: Array, bits: Array | None) -> Array:
 
 def add(whole: Partial, more: Partial) -> None:
     """Merge ``more`` into ``whole``, in place, where both have one reference: nothing is rescaled."""
+    if whole.both is not None and more.both is not None:
+        np.add(whole.both, more.both, whole.both)
+        return
     np.add(whole.acc, more.acc, out=whole.acc)
     np.add(whole.total, more.total, out=whole.total)
 
 
 def absorb(whole: Partial, more: Partial) -> None:
     """Merge ``more`` into ``whole``, in place, as :func:`merge` does."""
-    for mine, merged in zip(whole, merge(whole, more), strict=True):
-        mine[...] = merged
+    whole.acc[...], whole.total[...], whole.peak[...], _ = merge(whole, more)
 
 
 def finish(whole: Partial) -> tuple[Array, Array]:

@@ -329,7 +329,7 @@ def test_nothing_is_started_for_a_small_call_or_by_import() -> None:
         import threading
         import numpy as np
         import headwise as hw
-        q = np.ones((2, 8, 4))
+        q = np.ones((2, 40, 4))
         hw.attention(q, q, q), hw.attention(q, q, q, threads=1), hw.attention_plan(q, q, q, threads=8)
         assert threading.active_count() == 1
         hw.attention(q, q, q, threads=2)

@@ -217,8 +217,8 @@ class _Stack:
         tile = tile.reshape(*tile.shape[:2], -1, *scores.shape[-2:])
         there, beside = in_memory_order(scores, tile)
         np.add(there, beside, out=there)
-        hidden = tile == -np.inf
-        if not hidden.any():
+        hidden = tile == -np.inf if call.may_hide else None
+        if hidden is None or not hidden.any():
             return bits
         words: Array = hidden.astype(f"u{p.computing.itemsize}")
         words -= 1  # 0 where it was 1, all bits where it was 0
@@ -241,11 +241,11 @@ class _Stack:
         if self.call.sinks is not None:  # one more part, whose value is nothing
             sinks = self.call.sinks[self.heads][..., None, None]  # (h, r, 1, 1)
             absorb(whole, Partial(np.zeros((), p.computing), np.where(sinks == -np.inf, 0, 1), sinks))
-        if p.dropout and self.call.keep.kept:
-            np.divide(whole.acc, p.computing.type(self.call.keep.kept), out=whole.acc)
         mine = out[rows].reshape(whole.acc.shape)
         if lse is not None:
             lse[rows].reshape(whole.total.shape)[...] = log_total(whole)
+        if p.dropout and self.call.keep.kept:  # of the total: a large acc might overflow
+            np.multiply(whole.total, p.computing.type(self.call.keep.kept), out=whole.total)
         if out.dtype == p.computing:
             done = divided(whole, mine)
         else:
@@ -291,6 +291,9 @@ class _Call:
         self.slopes: Any = views.slopes
         self.sinks: Any = views.sinks
         self.keep: Any = None if p.rng is None or p.dropout == 0 else Keep(p.dropout, p.rng)
+        # whether a bias may hold -inf: a dense one, and alibi so steep that it does not fit the type
+        steepest = p.bias.steepest(p.scores) if isinstance(p.bias, Alibi) else np.inf
+        self.may_hide = not steepest < float(np.finfo(p.computing).max)
         # whether the product is all there is to a score
         self.plain = self.bias is None and p.softcap is None and grid.product == p.computing and abs(p.scale) <= 1
         self.scales = {path: _scales(p, path, grid.product) for path in PATHS}

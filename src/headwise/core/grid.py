@@ -22,6 +22,7 @@ from headwise.core.workers import default_threads
 
 _PACKED = 1_000_000  # rows * cols * d up to which OpenBLAS multiplies without packing its operands first
 _SCORES = 2**21  # bytes of scores that a worker holds at once: about its cache
+_HELD = 5 * 2**20  # bytes of scores, queries and partial results together
 _TASKS = 4  # that each worker should get at least, so that they end together
 _TINY = 8_000_000  # operations below which a second thread costs more than it saves
 _WIDE = 60  # scales beyond 2**-60 to 2**60 are applied in float64, as in the definition
@@ -48,8 +49,9 @@ def tiling(p: Problem, rule: Mask | None, tile: tuple[int, int] | None = None) -
     cols = -(-n_k // max(1, -(-n_k // cols) * step)) * step  # tiles of one size, or nearly
     rows, cols = tile or (rows, cols)
     rows, cols = max(1, min(rows, n_q)), max(1, min(cols, n_k))
-    tall = n_q // rows // 2 if n_q >= 512 else n_q // rows
-    return Tiling(rows, cols, max(1, min(tall, 16 if rule is None else 8)))
+    blocks = n_q // rows  # all of a short head in one task; a quarter of a longer one, so that there are tasks to share
+    tall = blocks if n_q < 512 else max(blocks // 4, min(blocks // 2, 4))
+    return Tiling(rows, cols, max(1, min(tall, 16)))
 
 
 # ------------------------------------------------------------------------------- the leading axes
@@ -225,6 +227,12 @@ class Grid:
         paths = [first_path(self.p, abs(slope) * distance) for slope in views.slopes[task.heads].ravel().tolist()]
         return paths if len(set(paths)) > 1 else paths[:1]
 
+    @property
+    def words_kept(self) -> int:
+        """How many tiles of a mask's words are kept for the next heads under the same mask."""
+        one = self.tiling.height * self.tiling.rows * self.tiling.cols * self.p.computing.itemsize
+        return max(2, min(16, 2**22 // one))
+
     def spans(self) -> list[slice]:
         """The queries of each task: whole tiles, then what is left over."""
         n_q, (rows, _, height) = self.p.scores[-2], self.tiling
@@ -290,22 +298,31 @@ class Grid:
 
     @cached_property
     def _steps(self) -> Callable[[Shape, int, int, bool], Steps]:
-        return lru_cache(maxsize=8)(self._make_steps)  # as tasks are in order, only the last few are asked for again
+        few = max(1, min(8, 4096 // max(1, len(self.edges()))))  # strips of a long sequence take memory too
+        return lru_cache(maxsize=few)(self._make_steps)  # as tasks are in order, only the last are asked for again
 
     def _make_steps(self, lead: Shape, start: int, stop: int, backwards: bool) -> Steps:
         rows = slice(start, stop)
-        columns, edges, step = self.states(lead, rows).T.tolist(), self.edges().tolist(), self.block(rows)
+        columns, step = self.states(lead, rows).T.tolist(), self.block(rows)
         strips, touched = [], 0  # a bit for each block
+        shared: dict[Any, Any] = {}  # long sequences have many strips of few kinds
         order = range(len(columns))
         for j in reversed(order) if backwards else order:
-            cols = slice(edges[j], edges[j + 1])
+            cols = self.cols[j]
             for a, b, masked in _runs(tuple(columns[j])):
                 new = tuple(i for i in range(a, b) if not touched >> i & 1)
                 touched |= (1 << b) - (1 << a)
-                span, fresh = slice(start + a * step, start + b * step), len(new) == b - a
-                kind, blank = (a, b, edges[j + 1] - edges[j]), () if fresh else new
-                strips.append(Strip(kind, slice(a, b), span, cols, fresh, blank, masked))
+                kind, fresh = (a, b, cols.stop - cols.start), len(new) == b - a
+                if kind not in shared:
+                    shared[kind] = kind, slice(a, b), slice(start + a * step, start + b * step)
+                kind, blocks, span = shared[kind]
+                strips.append(Strip(kind, blocks, span, cols, fresh, () if fresh else new, masked))
         return Steps(tuple(strips), tuple(i for i in range((stop - start) // step) if not touched >> i & 1))
+
+    @cached_property
+    def cols(self) -> tuple[slice, ...]:
+        """The keys of each tile."""
+        return tuple(slice(first, stop) for first, stop in pairwise(self.edges().tolist()))
 
     def alive(self, lead: Shape, rows: slice) -> Array:
         """Which queries see a key at all: bool, (n_blocks, rows)."""
@@ -332,13 +349,13 @@ class Grid:
 
     @cached_property
     def _bits(self) -> Callable[[Shape, int, int, int, int], Array]:
-        return lru_cache(maxsize=16)(self._make_bits)
+        return lru_cache(maxsize=self.words_kept)(self._make_bits)
 
     def _make_bits(self, lead: Shape, start: int, stop: int, first: int, last: int) -> Array:
         assert self.rule is not None
         rows, cols, word = slice(start, stop), slice(first, last), np.dtype(f"u{self.p.computing.itemsize}")
         bits = self.rule._bits(self.p.scores, lead, rows, cols, word).reshape(-1, self.block(rows), last - first)
-        if min(bits.strides) < 0:  # one word a diagonal, of a band
+        if self.rule.by_diagonals:
             return bits
         return np.ascontiguousarray(bits.swapaxes(-1, -2)).swapaxes(-1, -2)  # as scores lie
 
@@ -360,12 +377,13 @@ def grid_of(p: Problem, threads: int | None, tile: tuple[int, int] | None = None
     sizes, varies, views = tiling(p, rule, tile), _varies(p, rule), _grouped(p)
     axes, work = _stacking(views, varies), 2 * prod(p.scores) * (p.q.shape[-1] + p.v.shape[-1])
     threads = (1 if work < _TINY else default_threads()) if threads is None else threads
-    wide = p.computing == FLOAT32 and bool(p.scale) and not 2.0**-_WIDE <= abs(p.scale) <= 2.0**_WIDE
-    product = FLOAT64 if wide else p.computing
-    one = sizes.height * sizes.rows * sizes.cols * p.computing.itemsize
-    n_spans = -(-p.scores[-2] // (sizes.rows * sizes.height))
+    far = p.computing == FLOAT32 and bool(p.scale) and not 2.0**-_WIDE <= abs(p.scale) <= 2.0**_WIDE
+    product = FLOAT64 if far else p.computing
+    rows, scores, wide = sizes.height * sizes.rows, sizes.cols, sizes.cols + p.q.shape[-1] + 2 * p.v.shape[-1]
+    fit = min(_SCORES // (rows * scores), _HELD // (rows * wide)) // p.computing.itemsize
+    n_spans = -(-p.scores[-2] // rows)
     n_heads = prod(p.scores[:-2]) * n_spans // (_TASKS * threads)  # enough tasks for all, if there are that many
-    n_heads = max(1, min(_SCORES // one, n_heads))
+    n_heads = max(1, min(fit, n_heads))
     r = max(1, min(n_heads, axes.n_grouped))
     together = (max(1, min(n_heads // r, axes.n_shared)), r)
     readable = _readable(views[1], product), _readable(views[2], p.computing)

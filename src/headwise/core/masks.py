@@ -50,6 +50,7 @@ class Mask:
     __array_ufunc__ = None  # so that `array & mask` asks the mask
     __slots__ = ()
     role = "mask"
+    by_diagonals = False  # whether its words are one number a diagonal, and take no memory
     depth = 0  # how many joins and negations stand inside each other
 
     # What each kind of mask answers. `lead` is the index of one item and head, or None for all of them at once.
@@ -292,6 +293,7 @@ class _Band(_Rule):
     """Keys from ``left`` before to ``right`` after the query's position ``i + offset``: causal and window."""
 
     __slots__ = ("left", "right")
+    by_diagonals = True
 
     def __init__(self, name: str, left: int | None, right: int | None, offset: PerItem | None) -> None:
         super().__init__(name, _reach(left, right, offset), _within, *([offset] if offset else []))

@@ -111,14 +111,17 @@ def _bytes(grid: Grid, threads: int) -> int:
     p, size, n_rows, cols = grid.p, grid.p.computing.itemsize, grid.rows_together, grid.tiling.cols
     d_k, d_v = p.q.shape[-1], p.v.shape[-1]
     wide = 0 if grid.product == p.computing else 8
-    each = n_rows * (cols * (size + wide + bool(p.dropout)) + d_k * (wide or size) + 3 * d_v * size + 8 * size)
+    each = n_rows * (cols * (size + wide + size * bool(p.dropout)) + d_k * (wide or size) + 2 * d_v * size + 32 * size)
     each += grid.together[0] * cols * 8 * (d_k * (not grid.readable[0]) + d_v * (not grid.readable[1]))
     tile = grid.tiling.height * grid.tiling.rows * cols  # of one head
-    each += 0 if grid.rule is None else 12 * tile  # words, and the numbers that they are made from
-    each += 0 if p.bias is None else 3 * size * n_rows * cols
-    each += n_rows * d_v * size * 2  # what a check or a cast of the results takes
-    words = 0 if grid.rule is None else 16 * tile * size
-    return int(threads * (each + 2**17) + words)
+    words = grid.rule is not None and not grid.rule.by_diagonals
+    each += 2 * (2 + size) * tile if words else 0  # words, and the numbers that they are made from
+    each += 3 * size * n_rows * cols if isinstance(p.bias, np.ndarray) else 0  # a tile of it, and where it is -inf
+    each += n_rows * d_v * (1 + 2 * (p.dtype != p.computing))  # what a check or a cast of the results takes
+    kept = grid.words_kept * tile * size if words else 0
+    n_tiles = len(grid.edges())
+    strips = 192 * (min(4096, 8 * n_tiles) + (threads + 2) * n_tiles)
+    return int(threads * (each + 2**17) + kept + strips)
 
 
 def _described(plan: AttentionPlan) -> str:

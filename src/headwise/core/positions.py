@@ -106,6 +106,12 @@ class Alibi:
         ends = [distances(self.offset, scores, lead, *corner) for corner in _corners(n_q, n_k)]
         return float(max(abs(int(end.item())) for end in ends))
 
+    def steepest(self, scores: Shape) -> float:
+        """A bound on the size of the bias, for all items and heads; infinite where it does not fit float64."""
+        offset = 0 if self.offset is None else int(np.abs(self.offset.values).max(initial=0))
+        slope = float(np.abs(self.slopes).max(initial=0))
+        return slope * float(scores[-1] + scores[-2] + offset)
+
     def tile(self, shape: Shape, lead: Shape, rows: Span, cols: Span) -> Array:
         """The bias of a tile of one item and head: float64, shape (n_rows, n_cols). Arguments as of ``Mask.tile``."""
         return self._at(*tile_of("Alibi.tile", self, shape, lead, rows, cols))

@@ -48,12 +48,12 @@ class _Scratch:
         self.v = None if grid.readable[1] else np.empty(n_heads * n_cols * p.v.shape[-1], computing)
         self.kept = np.empty(n_rows * n_cols if p.dropout else 0, f"i{computing.itemsize}")
 
-    def partial(self, which: int, shape: tuple[int, ...]) -> Partial:
-        """Buffers for a partial result of shape (h, r, b, m, d_v); acc and total of a block lie together."""
+    def partial(self, which: int, shape: tuple[int, ...]) -> tuple[Partial, Array]:
+        """Buffers for a partial result of shape (h, r, b, m, d_v), and the array in which acc and total lie."""
         (h, r, b, m, d_v), (flat, peak) = shape, self.partials[which]
         both = _shaped(flat, h, r, b, m * (d_v + 1))
         acc = both[..., : m * d_v].reshape(h, r, b, m, d_v)
-        return Partial(acc, both[..., m * d_v :], _shaped(peak, h, r, b, m), both)
+        return Partial(acc, both[..., m * d_v :], _shaped(peak, h, r, b, m)), both
 
 
 def _shaped(flat: Array, *shape: int) -> Array:
@@ -78,6 +78,7 @@ class _Piece(NamedTuple):
     scores: Array  # (h, r, b, m, w): where they are as numbers of the computing type
     here: Partial  # of these blocks, so far
     more: Partial  # room for another of their shape
+    joint: tuple[Array, Array]  # acc and total of both
 
 
 class _Stack:
@@ -90,7 +91,9 @@ class _Stack:
         self.k, self.v = call.k[self.heads[:-1]], call.v[self.heads[:-1]]  # (h, 1, 1, n_k, d)
         self.queries = self._queries()  # (h, r, b, d_k, m)
         *lead, _, m = self.queries.shape
-        self.whole, self.spare = (scratch.partial(which, (*lead, m, self.v.shape[-1])) for which in (0, 1))
+        shape = (*lead, m, self.v.shape[-1])
+        (self.whole, joint), (self.spare, spare_joint) = scratch.partial(0, shape), scratch.partial(1, shape)
+        self.joint = joint, spare_joint
         self.pieces: dict[Any, _Piece] = {}
 
     def attend(self) -> None:
@@ -142,7 +145,10 @@ class _Stack:
                 self.blank(strip.blank)
                 peak = _reference(here, scores, bits) if path is REFERENCE else path.reference
                 part(scores, v, peak, bits=bits, kept=kept, finite=finite, exp=exp, into=piece.more)
-                (absorb if path.rescaled else add)(here, piece.more)
+                if path.rescaled:
+                    absorb(here, piece.more)
+                else:
+                    add(here, piece.more, piece.joint)
             if path is RAW and (strip.fresh or strip.blank):
                 lost |= overflowing(here.total)
                 if lost.all():
@@ -159,9 +165,8 @@ class _Stack:
     def blank(self, blocks: tuple[int, ...]) -> None:
         """Make these blocks partial results over no keys."""
         nothing = (0, 0, 0 if self.path is RAW else -np.inf)
-        acc, total, peak, _ = self.whole
         for block in blocks:
-            for each, value in zip((acc, total, peak), nothing, strict=True):
+            for each, value in zip(self.whole, nothing, strict=True):
                 each[:, :, block] = value
 
     def piece(self, strip: Strip) -> _Piece:
@@ -169,13 +174,14 @@ class _Stack:
         if strip.kind not in self.pieces:
             queries = self.queries[:, :, strip.blocks]
             here, more = (Partial(*[x[:, :, strip.blocks] for x in each]) for each in (self.whole, self.spare))
+            joint = self.joint[0][:, :, strip.blocks], self.joint[1][:, :, strip.blocks]
             (*lead, _, m), (*_, w) = queries.shape, strip.kind
             tall = self.call.bias is None  # a dense bias would be read across its rows
             shape = (*lead, w, m) if tall else (*lead, m, w)
             product, scores = _shaped(self.scratch.product, *shape), _shaped(self.scratch.scores, *shape)
             if tall:
                 scores = scores.swapaxes(-1, -2)
-            self.pieces[strip.kind] = _Piece(queries, product, scores, here, more)
+            self.pieces[strip.kind] = _Piece(queries, product, scores, here, more, joint)
         return self.pieces[strip.kind]
 
     def _queries(self) -> Array:

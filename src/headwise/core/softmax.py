@@ -177,7 +177,6 @@ class Partial(NamedTuple):
     acc: Array  # (..., n_q, d_v)  sum over these keys of exp(score - peak) * v
     total: Array  # (..., n_q)      sum over these keys of exp(score - peak)
     peak: Array  # (..., n_q)      the reference taken off; by default the maximum, -inf where nothing was seen
-    both: Any = None  # acc and total, where they lie in one array
 
 
 def part(
@@ -317,10 +316,13 @@ def row_maximum(scores: Array, bits: Array | None) -> Array:
     return largest
 
 
-def add(whole: Partial, more: Partial) -> None:
-    """Merge ``more`` into ``whole``, in place, where both have one reference: nothing is rescaled."""
-    if whole.both is not None and more.both is not None:
-        np.add(whole.both, more.both, whole.both)
+def add(whole: Partial, more: Partial, joint: tuple[Array, Array] | None = None) -> None:
+    """Merge ``more`` into ``whole``, in place, where both have one reference: nothing is rescaled.
+
+    ``joint`` are the arrays in which acc and total of each lie together, if they do: one call less.
+    """
+    if joint is not None:
+        np.add(*joint, joint[0])
         return
     np.add(whole.acc, more.acc, out=whole.acc)
     np.add(whole.total, more.total, out=whole.total)
@@ -328,7 +330,7 @@ def add(whole: Partial, more: Partial) -> None:
 
 def absorb(whole: Partial, more: Partial) -> None:
     """Merge ``more`` into ``whole``, in place, as :func:`merge` does."""
-    whole.acc[...], whole.total[...], whole.peak[...], _ = merge(whole, more)
+    whole.acc[...], whole.total[...], whole.peak[...] = merge(whole, more)
 
 
 def finish(whole: Partial) -> tuple[Array, Array]:

@@ -684,7 +684,7 @@ def test_part_with_dropout_and_another_base(dtype: Any, order: str, masked: bool
     into = room(scores, 3, dtype)[0] if written else None
     bits = words_of(seen, dtype) if masked else None
     given = scores.copy("K")
-    got = part(given, v, bits=bits, kept=in_order(kept, order), exp=np.exp2, into=into)
+    got = part(given, v, bits=bits, kept=words_of(kept, dtype, order), exp=np.exp2, into=into)
     assert_part(got, by_formula(scores, v, seen if masked else True, None, kept, np.exp2), dtype)
     if not written:
         np.testing.assert_array_equal(given, scores)  # only with `into` they are overwritten

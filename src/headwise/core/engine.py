@@ -7,7 +7,7 @@ holds: h of L key heads, r of R query heads to each, b blocks of m queries, w ke
 from __future__ import annotations  # help() then shows ArrayLike as it is written
 
 from collections.abc import Callable
-from math import prod, sqrt
+from math import isfinite, prod, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +17,19 @@ from headwise.core import workers
 from headwise.core.dropout import Keep
 from headwise.core.grid import Grid, Strip, Task, grid_of
 from headwise.core.masks import Mask
-from headwise.core.paths import PATHS, RAW, REFERENCE, RUNNING, Path, outgrown, overflowing, spoilt, vanished
+from headwise.core.paths import (
+    EXACT,
+    LAST,
+    PATHS,
+    RAW,
+    REFERENCE,
+    RUNNING,
+    Path,
+    outgrown,
+    overflowing,
+    spoilt,
+    vanished,
+)
 from headwise.core.plan import AttentionPlan, thread_count
 from headwise.core.positions import Alibi
 from headwise.core.shapes import MOST_AXES, Array, Faults, Problem, flag, given_as, problem, words
@@ -60,7 +72,7 @@ def _shaped(flat: Array, *shape: int) -> Array:
     return flat[: prod(shape)].reshape(shape)
 
 
-def _readable(tile: Array, scratch: Array | None) -> Array:
+def _as_readable(tile: Array, scratch: Array | None) -> Array:
     """Keys or values as the BLAS can read them."""
     if scratch is None:
         return tile
@@ -74,8 +86,8 @@ class _Piece(NamedTuple):
     """Some blocks of a stack, against tiles of one width."""
 
     queries: Array  # (h, r, b, d_k, m)
-    product: Array  # (h, r, b, w, m): what the BLAS writes, keys first
-    scores: Array  # (h, r, b, m, w): where they are as numbers of the computing type
+    product: Array  # (h, r, b, w, m), keys first, or with a dense bias (h, r, b, m, w): what the BLAS writes
+    scores: Array  # (h, r, b, m, w), in the computing type: a view of the product, or where it is cast to
     here: Partial  # of these blocks, so far
     more: Partial  # room for another of their shape
     joint: tuple[Array, Array]  # acc and total of both
@@ -94,76 +106,95 @@ class _Stack:
         shape = (*lead, m, self.v.shape[-1])
         (self.whole, joint), (self.spare, spare_joint) = scratch.partial(0, shape), scratch.partial(1, shape)
         self.joint = joint, spare_joint
+        self.shrink = self.p.computing.type(0.5 ** max(1, (self.v.shape[-2] - 1).bit_length()))
         self.pieces: dict[Any, _Piece] = {}
 
     def attend(self) -> None:
         """Gather and write; what a faster path got wrong is done again by the next one."""
         again = self.gather()
-        if again.ndim == 2 and again.all():  # raw, of no head
-            _Stack(self.call, self.scratch, self.task, REFERENCE).attend()
+        raw = self.path is RAW
+        if not (raw and again.all()):
+            again |= self.write()
+        if raw and again.all():  # the heads stay together
+            self.redo(self.task, REFERENCE)
             return
-        again |= self.write()
-        for h, r, *block in np.argwhere(again).tolist() if again.any() else ():
+        for h, r, *block in np.argwhere(again).tolist():
             head = _head_of(self.task, h, r)
-            if block:
-                _Stack(self.call, self.scratch, _block_of(head, block[0], self.queries.shape[-1]), RUNNING).attend()
+            if raw:
+                self.redo(head, REFERENCE)
             else:
-                _Stack(self.call, self.scratch, head, REFERENCE).attend()
+                self.redo(
+                    _block_of(head, block[0], self.queries.shape[-1]), RUNNING if self.path is REFERENCE else LAST
+                )
+
+    def redo(self, task: Task, path: Path) -> None:
+        _Stack(self.call, self.scratch, task, path).attend()
 
     def gather(self) -> Array:
         """The inner loop: a partial softmax for each strip of keys, merged into that of its blocks.
 
-        Returns which heads (h, r), or which of their blocks (h, r, b), have to be done again.
+        Returns which heads (h, r) of a raw result, or which blocks (h, r, b) of others, are known to be wrong.
         """
         path, p, scratch, whole = self.path, self.p, self.scratch, self.whole
-        finite, exp, kept = True, path.exp, None  # values are finite, it will turn out; only the last path looks first
-        lost = np.zeros(self.queries.shape[:2], bool)  # heads that are to be done again
+        exp, kept, lost = path.exp, None, np.zeros(self.queries.shape[:2], bool)
+        finite = not path.rescaled  # taken for granted where infinite values would show afterwards
         if path is RAW:
             whole.peak.fill(0)
         steps = self.grid.steps(self.lead, self.task.rows, path.backwards)
         for strip in steps.strips:  # few lines and fewer calls: Python is slow while the cache holds scores
             piece = self.pieces.get(strip.kind) or self.piece(strip)
+            scores, here = piece.scores, piece.here
             k, v = self.k[..., strip.cols, :], self.v[..., strip.cols, :]
             if scratch.k is not None or scratch.v is not None:
-                k, v = _readable(k, scratch.k), _readable(v, scratch.v)
-            if self.call.plain:  # keys first: neither operand is turned or copied, and queries lie together
+                k, v = _as_readable(k, scratch.k), _as_readable(v, scratch.v)
+            if self.call.product_is_score:  # before a bias; keys first, so that neither operand is turned or copied
                 np.matmul(k, piece.queries, piece.product)
             else:
                 self.score(piece, k)
-            scores, here = piece.scores, piece.here
             bits = self.grid.bits(self.lead, strip) if strip.masked else None
             if p.bias is not None:
                 bits = self.add_bias(strip, scores, bits)
             if p.dropout:
                 kept = self.kept(strip, scores)
-            if path is RUNNING:
-                finite = bool(np.isfinite(v).all())
-                exp = path.exp if finite else np.exp  # 0 * inf is to be NaN
-            if strip.fresh:
-                part(scores, v, path.reference, bits=bits, kept=kept, finite=finite, exp=exp, into=here)
-            else:
-                self.blank(strip.blank)
-                peak = _reference(here, scores, bits) if path is REFERENCE else path.reference
-                part(scores, v, peak, bits=bits, kept=kept, finite=finite, exp=exp, into=piece.more)
-                if path.rescaled:
-                    absorb(here, piece.more)
-                else:
-                    add(here, piece.more, piece.joint)
+            if path.rescaled and path is not EXACT:
+                exp = path.exp if np.isfinite(v).all() else np.exp  # 0 * inf is to be NaN
+            if path.shrunk:
+                v = v * self.shrink
+            self.blank(strip.blank)
+            into = here if strip.fresh else piece.more
+            peak = _reference(here, scores, bits) if path is REFERENCE and not strip.fresh else path.reference
+            part(scores, v, peak, bits=bits, kept=kept, finite=finite, exp=exp, into=into)
+            if path.rescaled and not strip.fresh:
+                absorb(here, into)
+            elif not strip.fresh:
+                add(here, into, piece.joint)
             if path is RAW and (strip.fresh or strip.blank):
                 lost |= overflowing(here.total)
                 if lost.all():
                     return lost
         self.blank(steps.unseen)
         if path is RAW:
-            return lost | vanished(whole.total, lambda: self.grid.alive(self.lead, self.task.rows))
+            return lost | vanished(whole.total, self.alive)
+        return self.settle()
+
+    def alive(self) -> Array:
+        """Which queries (b, m) may attend to a key at all."""
+        return self.grid.alive(self.lead, self.task.rows)
+
+    def settle(self) -> Array:
+        """Empty rows that saw nothing but ``-inf``; return the blocks (h, r, b) that are wrong."""
+        whole, path = self.whole, self.path
+        wrong = np.zeros(whole.total.shape[:3], bool) if path is LAST else outgrown(whole)
         blind = whole.peak == -np.inf
-        if blind.any():  # rows that saw nothing, or -inf alone: 0, and NaN where that met an infinite value
-            whole.acc[blind] *= 0
+        if blind.any():
+            if path is REFERENCE and abs(self.p.scale) > 1:  # a scaled query that overflowed may have made it so
+                wrong |= (blind & self.alive()).any(axis=-1)
+            whole.acc[blind] *= 0  # the floor of exp; NaN where that met an infinite value
             whole.total[blind] = 0
-        return outgrown(whole) if path is REFERENCE else np.zeros((0, 0, 0), bool)
+        return wrong
 
     def blank(self, blocks: tuple[int, ...]) -> None:
-        """Make these blocks partial results over no keys."""
+        """Make these blocks partial results over no keys, as they come from an earlier task."""
         nothing = (0, 0, 0 if self.path is RAW else -np.inf)
         for block in blocks:
             for each, value in zip(self.whole, nothing, strict=True):
@@ -176,10 +207,9 @@ class _Stack:
             here, more = (Partial(*[x[:, :, strip.blocks] for x in each]) for each in (self.whole, self.spare))
             joint = self.joint[0][:, :, strip.blocks], self.joint[1][:, :, strip.blocks]
             (*lead, _, m), (*_, w) = queries.shape, strip.kind
-            tall = self.call.bias is None  # a dense bias would be read across its rows
-            shape = (*lead, w, m) if tall else (*lead, m, w)
+            shape = (*lead, w, m) if self.call.keys_first else (*lead, m, w)
             product, scores = _shaped(self.scratch.product, *shape), _shaped(self.scratch.scores, *shape)
-            if tall:
+            if self.call.keys_first:
                 scores = scores.swapaxes(-1, -2)
             self.pieces[strip.kind] = _Piece(queries, product, scores, here, more, joint)
         return self.pieces[strip.kind]
@@ -196,14 +226,14 @@ class _Stack:
         return turned
 
     def score(self, piece: _Piece, k: Array) -> None:
-        """Write the scores of a strip, before any bias, for its keys (h, 1, 1, w, d_k)."""
-        if self.call.bias is None:
-            np.matmul(k, piece.queries, out=piece.product)
+        """Write the scores of a strip, before any bias, for its keys (h, 1, 1, w, d_k), step by step."""
+        keys_first, scores = self.call.keys_first, piece.scores
+        if keys_first:
+            np.matmul(k, piece.queries, piece.product)
         else:
-            np.matmul(piece.queries.swapaxes(-1, -2), k.swapaxes(-1, -2), out=piece.product)
-        scores = piece.scores
+            np.matmul(piece.queries.swapaxes(-1, -2), k.swapaxes(-1, -2), piece.product)
         if self.grid.product != self.p.computing:
-            scores[...] = piece.product if self.call.bias is not None else piece.product.swapaxes(-1, -2)
+            scores[...] = piece.product.swapaxes(-1, -2) if keys_first else piece.product
         _, after = self.call.scales[self.path]
         if after is not None:
             np.multiply(scores, after, out=scores)
@@ -215,7 +245,7 @@ class _Stack:
     def add_bias(self, strip: Strip, scores: Array, bits: Array | None) -> Array | None:
         """Add the bias; return the bits of who may attend to whom, to which ``-inf`` in the bias belongs."""
         p, call = self.p, self.call
-        if call.bias is not None:
+        if call.bias is not None:  # never raw, so that its unit is 1
             tile = _thin(call.bias[self.heads])[..., strip.rows, strip.cols].astype(p.computing, copy=False)
         else:  # one number a diagonal: neither computed nor stored for each pair
             slopes = call.slopes[self.heads] * self.path.unit
@@ -226,9 +256,9 @@ class _Stack:
         hidden = tile == -np.inf if call.may_hide else None
         if hidden is None or not hidden.any():
             return bits
-        words: Array = hidden.astype(f"u{p.computing.itemsize}")
-        words -= 1  # 0 where it was 1, all bits where it was 0
-        return words if bits is None else words & bits
+        allowed: Array = hidden.astype(f"u{p.computing.itemsize}")
+        allowed -= 1  # 0 where it was 1, all bits where it was 0
+        return allowed if bits is None else allowed & bits
 
     def kept(self, strip: Strip, scores: Array) -> Array:
         """Which weights of a strip dropout keeps: words with all bits set, of the shape of its scores."""
@@ -246,11 +276,13 @@ class _Stack:
         out, lse = self.call.results
         if self.call.sinks is not None:  # one more part, whose value is nothing
             sinks = self.call.sinks[self.heads][..., None, None]  # (h, r, 1, 1)
-            absorb(whole, Partial(np.zeros((), p.computing), np.where(sinks == -np.inf, 0, 1), sinks))
+            absorb(whole, Partial(np.zeros((), p.computing), (sinks > -np.inf).astype(p.computing), sinks))
         mine = out[rows].reshape(whole.acc.shape)
-        if lse is not None:
+        if lse is not None:  # before the total becomes a mere divisor
             lse[rows].reshape(whole.total.shape)[...] = log_total(whole)
-        if p.dropout and self.call.keep.kept:  # of the total: a large acc might overflow
+        if self.path.shrunk:
+            np.multiply(whole.total, self.shrink, out=whole.total)
+        if p.dropout and self.call.keep.kept:  # not acc divided, which might overflow
             np.multiply(whole.total, p.computing.type(self.call.keep.kept), out=whole.total)
         if out.dtype == p.computing:
             done = divided(whole, mine)
@@ -300,8 +332,11 @@ class _Call:
         # whether a bias may hold -inf: a dense one, and alibi so steep that it does not fit the type
         steepest = p.bias.steepest(p.scores) if isinstance(p.bias, Alibi) else np.inf
         self.may_hide = not steepest < float(np.finfo(p.computing).max)
-        # whether the product is all there is to a score
-        self.plain = self.bias is None and p.softcap is None and grid.product == p.computing and abs(p.scale) <= 1
+        self.keys_first = self.bias is None  # a dense bias would be read across its rows
+        # whether the product of scaled queries and keys is a score, before alibi
+        self.product_is_score = (
+            self.keys_first and p.softcap is None and p.computing == grid.product and abs(p.scale) <= 1
+        )
         self.scales = {path: _scales(p, path, grid.product) for path in PATHS}
 
     def start(self) -> Callable[[Task], None]:
@@ -358,7 +393,8 @@ def _at_once(q: Any, k: Any, v: Any) -> Partial | None:
         return None
     turned = np.empty((*q.shape[:-2], d, n), dtype)
     np.multiply(q.swapaxes(-1, -2), dtype.type(1 / sqrt(d)), out=turned)
-    return part(np.matmul(k, turned).swapaxes(-1, -2), v)
+    whole = part(np.matmul(k, turned).swapaxes(-1, -2), v)
+    return whole if isfinite(np.add.reduce(whole.acc, axis=None)) else None  # too large to add up, or not finite at all
 
 
 # ------------------------------------------------------------------------------------------ public faces

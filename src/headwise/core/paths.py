@@ -15,7 +15,7 @@ from headwise.core.shapes import Array, Problem
 from headwise.core.softmax import Partial, floored_exp
 
 LOG2_E = 1.4426950408889634
-_TINY = 2**10  # scores of a head up to which its row maxima cost less than to check that none were needed
+_FEW = 2**10  # scores of a head up to which its row maxima cost less than to check that none were needed
 _STEEP = 60.0  # powers of two that a bias may take off: far from where exp2 underflows, which is slow
 
 
@@ -40,6 +40,7 @@ class Path(NamedTuple):
     exp: Any  # (x, out=)
     unit: float  # what natural scores are multiplied by for it
     backwards: bool = False  # from the last keys to the first, so that the first part is the nearest
+    shrunk: bool = False  # whether values are made smaller, so that no sum of them overflows
 
 
 _EXP: tuple[Any, float] = (np.exp2, LOG2_E) if _fast_exp2() else (np.exp, 1.0)
@@ -47,7 +48,9 @@ _EXP: tuple[Any, float] = (np.exp2, LOG2_E) if _fast_exp2() else (np.exp, 1.0)
 RAW = Path("raw", 0.0, False, *_EXP)
 REFERENCE = Path("reference", None, False, floored_exp, 1.0, backwards=True)
 RUNNING = Path("running", None, True, floored_exp, 1.0)
-PATHS = (RAW, REFERENCE, RUNNING)
+EXACT = RUNNING._replace(exp=np.exp)  # the same for heads so small that denormals do not matter
+LAST = RUNNING._replace(name="last", shrunk=True)
+PATHS = (RAW, REFERENCE, RUNNING, EXACT, LAST)
 
 # The least total of a row: what underflows is less than 2**-66 of it (float32) for each key.
 _LEAST = {"f": 2.0**-60, "d": 2.0**-500}
@@ -58,8 +61,8 @@ _VALUE = {"f": 2.0**-40, "d": 2.0**-400}  # the largest value of a head from whe
 def first_path(p: Problem, steepness: float = 0.0) -> Path:
     """The path that a head tries first; ``steepness`` is the largest size of its alibi."""
     n_q, n_k = p.scores[-2:]
-    if n_q * n_k <= _TINY:
-        return RUNNING
+    if n_q * n_k <= _FEW:
+        return EXACT
     if isinstance(p.bias, np.ndarray) or not steepness * LOG2_E <= _STEEP:
         return REFERENCE  # a dense bias may hold -inf, and its scores anything
     return RAW
@@ -72,15 +75,15 @@ def overflowing(total: Array) -> Array:
 
 
 def vanished(total: Array, alive: Callable[[], Array]) -> Array:
-    """Heads (h, r) of a raw result with a total (h, r, b, m) so small that what underflowed counts, or NaN.
+    """Heads (h, r) of a raw result with a total (h, r, b, m) so small that what underflowed counts, or not finite.
 
     ``alive()`` tells which queries (b, m) see a key at all: the others' totals are 0.
     """
     least = _LEAST[total.dtype.char]
-    lowest = np.minimum.reduce(total, axis=(-1, -2))
+    lowest, highest = np.minimum.reduce(total, axis=(-1, -2)), np.maximum.reduce(total, axis=(-1, -2))
     if not np.all(lowest >= least):
         lowest = np.where(alive(), total, np.inf).min(axis=(-1, -2))
-    return np.asarray(~(lowest >= least))
+    return np.asarray(~((lowest >= least) & (highest < np.inf)))
 
 
 def spoilt(out: Array) -> Array:
@@ -97,6 +100,6 @@ def spoilt(out: Array) -> Array:
 
 
 def outgrown(whole: Partial) -> Array:
-    """Blocks (h, r, b) of a result (h, r, b, m) by reference whose scores outgrew it, or hold NaN."""
+    """Blocks (h, r, b) of a result (h, r, b, m) whose sums are infinite or NaN."""
     finite = np.isfinite(whole.total).all(axis=-1) & np.isfinite(whole.acc).all(axis=(-1, -2))
     return np.asarray(~finite)

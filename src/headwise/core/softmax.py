@@ -201,7 +201,7 @@ def part(
     peak : ndarray, shape (..., n_q), or float, optional
         The reference to take off. By default each row's maximum. Any other finite one is as right as long as no row's
         exponentials all underflow or any overflows; 0 does where scores are known to be small in magnitude.
-    bits : ndarray of unsigned words as wide as a score, shape (n_q, n_k), optional
+    bits : ndarray of unsigned words as wide as a score, broadcasting to (..., n_q, n_k), optional
         All bits set where a query may attend, none where it may not, whatever the score there.
     kept : ndarray of such words, shape (..., n_q, n_k), optional
         No bits where a weight is dropped once the weights are summed.
@@ -245,7 +245,8 @@ def part(
     visible = None if finite or bits is None else np.asarray(bits != 0)
     acc = np.matmul(weights, v, acc) if visible is None else weighted_sum(weights, v, visible, out=acc)
     if into is None:
-        return Partial(acc, total, np.broadcast_to(np.asarray(taken, total.dtype), total.shape))
+        taken = np.asarray(taken, total.dtype)
+        return Partial(acc, total, taken if taken.shape == total.shape else np.broadcast_to(taken, total.shape))
     if peak.__class__ is not float:
         into.peak[...] = taken
     return into
@@ -272,6 +273,7 @@ def weighted_sum(
 
 
 def _hidden(scores: Array, bits: Array) -> Array:
+    """The scores, overwritten by ``-inf`` where no query may attend."""
     there, bits = in_memory_order(scores, bits)
     np.copyto(there, -np.inf, where=bits == 0)
     return scores
@@ -402,8 +404,7 @@ def merge_attention(outs: Iterable[ArrayLike], lses: Iterable[ArrayLike]) -> tup
     with np.errstate(all="ignore"):
         parts, shrink, dtype = _finished_parts(outs, lses)
         whole = reduce(merge, parts)
-        out, _ = finish(whole)
-        _, lse = finish(whole._replace(total=whole.total / shrink))
+        out, lse = divided(whole), log_total(whole._replace(total=whole.total / shrink))
         return out.astype(dtype, copy=False), lse.astype(parts[0].peak.dtype, copy=False)
 
 

@@ -1,0 +1,90 @@
+"""Where a path ends and the next begins: sums that overflow, products that vanish, heads that must not tell on others."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import headwise as hw
+
+F = np.float32
+
+
+def full(shape: tuple[int, ...], value: float) -> Any:
+    return np.full(shape, value, F)
+
+
+def test_a_total_that_overflows_after_the_first_keys_while_its_output_does_not() -> None:
+    q, k = full((64, 1), 0), full((256, 1), 0)
+    q[0], k[128:] = 85, 1  # 128 exponentials of 85: each fits float32, their sum does not
+    out, lse = hw.attention(q, k, full((256, 1), 0.01), return_lse=True)
+    np.testing.assert_allclose(out, 0.01, rtol=1e-6)
+    np.testing.assert_allclose(lse[0], 85 + np.log(128), rtol=1e-6)
+
+
+def test_a_total_that_overflows_without_any_value() -> None:
+    q, k = full((64, 1), 0), full((256, 1), 0)
+    q[0], k[128:] = 85, 1
+    _, lse = hw.attention(q, k, np.zeros((256, 0), F), return_lse=True)
+    np.testing.assert_allclose(lse[0], 85 + np.log(128), rtol=1e-6)
+
+
+@pytest.mark.parametrize("threads", [1, 3, 16])
+def test_values_of_one_head_that_are_not_finite_change_no_bit_of_another(threads: int) -> None:
+    q = np.random.default_rng(0).standard_normal((64, 2, 1)).astype(F)
+    v = np.random.default_rng(1).standard_normal((64, 2, 2)).astype(F)
+    q[1], v[1] = [[10], [-10]], [[0, 0], [1, 1]]
+    alone = hw.attention(q[1], q[1], v[1])
+    v[0] = np.nan
+    np.testing.assert_array_equal(hw.attention(q, q, v, threads=threads)[1], alone)
+
+
+def test_a_small_call_has_the_bits_of_a_large_one() -> None:
+    x, v = np.array([[10], [-10]], F), np.array([[0], [1]], F)
+    alone = hw.attention(x, x, v)
+    np.testing.assert_array_equal(hw.attention(x, x, v, progress=lambda done, total: None), alone)
+    many = np.broadcast_to(x, (20_000, 2, 1))
+    np.testing.assert_array_equal(hw.attention(many, many, np.broadcast_to(v, (20_000, 2, 1)))[7], alone)
+
+
+def test_a_query_that_overflows_when_it_is_scaled() -> None:
+    q, k = full((64, 1), 1e30), full((64, 1), -2e-38)  # scores of -20, by way of 1e39
+    np.testing.assert_allclose(hw.attention(q, k, full((64, 1), 1), scale=1e9), 1, rtol=1e-6)
+
+
+@pytest.mark.parametrize("n", [2, 8, 33, 64, 300])
+@pytest.mark.parametrize("value", [3e38, -3.3e38])
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"bias": np.zeros((1, 1))}, {"sinks": [0.5]}], ids=str)
+def test_the_largest_values(n: int, value: float, options: Any) -> None:
+    z = full((n, 4), 0)
+    v = full((n, 4), value)
+    wanted = hw.scaled_dot_product_attention(z, z, v.astype(np.float64), **options)[0]
+    got, lse = hw.attention(z, z, v, return_lse=True, **options)
+    np.testing.assert_allclose(got, wanted, rtol=1e-5)
+    np.testing.assert_allclose(lse, hw.attention_steps(z, z, v, **options).lse, rtol=1e-5)
+
+
+@pytest.mark.parametrize("dropout", [0.25, 0.9])
+def test_dropout_beside_a_reference_that_is_nearly_outgrown(dropout: float) -> None:
+    """What is kept is divided by its probability: of a sum near the largest number too."""
+    q, k = full((64, 1), 1), full((256, 1), 0)
+    k[:128] = 87.5  # seen last, since the reference goes backwards: exp(87.5) fits, twice that does not
+    bias, v = np.zeros((64, 256)), full((256, 1), 1)
+    got = hw.attention(q, k, v, bias=bias, dropout=dropout, rng=0)
+    wanted = hw.scaled_dot_product_attention(
+        *(x.astype(np.float64) for x in (q, k, v)), bias=bias, dropout=dropout, rng=0
+    )
+    np.testing.assert_allclose(got, wanted[0], rtol=1e-4)
+
+
+@pytest.mark.parametrize("size", [15, 40, 100, 1000])
+@pytest.mark.parametrize("causal", [False, True])
+def test_large_scores(size: float, causal: bool) -> None:
+    q, k, v = np.random.default_rng(2).standard_normal((3, 3, 200, 32)).astype(F)
+    got, lse = hw.attention(q * F(size), k, v, causal=causal, return_lse=True)
+    steps = hw.attention_steps(
+        *((x * s).astype(np.float64) for x, s in ((q, F(size)), (k, F(1)), (v, F(1)))), causal=causal
+    )
+    bound = 8 * np.finfo(F).eps * (1 + size * 32 * 3 + np.log(200)) * 5
+    np.testing.assert_allclose(got, steps.out, rtol=0, atol=bound)
+    np.testing.assert_allclose(lse, steps.lse, rtol=1e-5)

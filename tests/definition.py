@@ -5,15 +5,15 @@ Everything here is of one call, ``attention(q, k, v, mask, **options)``; ``close
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from itertools import product
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from closeness import assert_within
 
 import headwise as hw
-from headwise.core import engine, paths
-from headwise.core.grid import Grid
+from headwise.core import engine, grid, paths
 
 EPS = {np.dtype(np.float64): 2.0**-52}
 
@@ -83,28 +83,45 @@ def per_head(x: Any, scores: tuple[int, ...]) -> Any:
 # ------------------------------------------------------------------------------------------- the three ways
 @contextmanager
 def forced(path: paths.Path) -> Iterator[None]:
-    """Whatever the numbers are, every head takes this path."""
+    """Whatever the problem is, every head tries this path first; but raw has no unit for a dense bias."""
+    dense = paths.REFERENCE if path is paths.RAW else path
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(paths, "choose", lambda *_: path)
+        patch.setattr(grid, "first_path", lambda p, *_: dense if isinstance(p.bias, np.ndarray) else path)
         yield
 
 
 def path_of(*qkv: Any, **options: Any) -> str:
-    """The path of a problem of one head, or of heads that are alike."""
+    """The path that a problem of one head, or of heads that are alike, tries first."""
     (name,) = hw.attention_plan(*qkv, **options).paths
     return name
 
 
-@contextmanager
-def gone_through() -> Iterator[list[tuple[int, int, bool]]]:
-    """The queries, and whether from the last keys back, of every pass over keys that is made inside."""
-    passes: list[tuple[int, int, bool]] = []
-    steps = Grid.steps
+class Pass(NamedTuple):
+    """Some queries of some heads, taken through their keys once."""
 
-    def noted(grid: Grid, lead: Any, rows: slice, backwards: bool = False) -> Any:
-        passes.append((rows.start, rows.stop, backwards))
-        return steps(grid, lead, rows, backwards)
+    path: str
+    heads: tuple[int, ...]  # flat indices of item and head
+    rows: tuple[int, int]
+
+
+@contextmanager
+def gone_through() -> Iterator[list[Pass]]:
+    """Every pass over keys that is made inside, in its order."""
+    passes: list[Pass] = []
+    gather = engine._Stack.gather
+
+    def noted(stack: Any) -> Any:
+        task = stack.task
+        places = product(*(range(some.start, some.stop) for some in (task.shared, task.grouped)))
+        heads = tuple(stack.grid.flat(task.outer, *place) for place in places)
+        passes.append(Pass(stack.path.name, heads, (task.rows.start, task.rows.stop)))
+        return gather(stack)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Grid, "steps", noted)
+        patch.setattr(engine._Stack, "gather", noted)
         yield passes
+
+
+def taken(passes: list[Pass]) -> list[str]:
+    """The paths of these passes, each once, in the order in which they were first taken."""
+    return list(dict.fromkeys(each.path for each in passes))

@@ -8,16 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 from closeness import Expected, assert_lse, assert_out, dropout_factors, expected
-from definition import assert_right, forced, gone_through, normal, path_of, qkv, tiled
+from definition import Pass, assert_right, forced, gone_through, normal, path_of, qkv, taken, tiled
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from ml_dtypes import bfloat16
+from predicates import FLOATS as FLOAT_TYPES
 from strategies import Case, problems
 
 import headwise as hw
 from headwise import masks
 from headwise.core import engine, paths
-from headwise.core.paths import RAW, REFERENCE, RUNNING
+from headwise.core.paths import LOG2_E, PATHS, RAW
 
 SIDE = st.integers(1, 12)
 ALIBI = st.tuples(st.just("alibi"), st.sampled_from(["one", "items", "some"]), st.just("float64"))
@@ -61,33 +62,47 @@ def test_tiles_of_any_size_equal_the_oracle(case: Case, rows: int, cols: int) ->
     assert_expected(with_tiles(case, (rows, cols)), case, oracle_of(case))
 
 
-@pytest.mark.parametrize("path", [REFERENCE, RUNNING], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
 @settings(max_examples=250)
 @given(case=problems(), rows=SIDE, cols=SIDE)
-def test_these_paths_equal_the_oracle_for_every_problem(path: paths.Path, case: Case, rows: int, cols: int) -> None:
+def test_whatever_is_tried_first_every_problem_equals_the_oracle(
+    path: paths.Path, case: Case, rows: int, cols: int
+) -> None:
     with forced(path):
         got = with_tiles(case, (rows, cols))
     assert_expected(got, case, oracle_of(case))
 
 
 @settings(max_examples=250)
-@given(problems(wild="none", size_qk=st.sampled_from(["normal", "tiny"]), bias=st.none() | ALIBI), SIDE, SIDE)
-def test_the_raw_path_equals_the_oracle_where_scores_are_small(case: Case, rows: int, cols: int) -> None:
-    """Those that are not, and those with a dense bias, never take it."""
+@given(
+    problems(
+        wild="none",
+        dtypes=st.sampled_from(list(FLOAT_TYPES)).map(lambda name: (name, name, name)),
+        size_qk=st.sampled_from(["normal", "tiny"]),
+        size_v="normal",
+        bias=st.none() | ALIBI,
+        dropout=0.0,
+    ),
+    SIDE,
+    SIDE,
+)
+def test_nothing_is_done_again_where_scores_are_small(case: Case, rows: int, cols: int) -> None:
+    """Whatever the mask is, and also for queries and items that see nothing."""
     wanted = oracle_of(case)
-    assume(wanted.spread.max(initial=0) < 60)
-    with forced(RAW):
+    assume(wanted.spread.max(initial=0) < 40)
+    with forced(RAW), gone_through() as passes:
         got = with_tiles(case, (rows, cols))
+    assert taken(passes) in (["raw"], [])
     assert_expected(got, case, wanted)
 
 
 def test_a_forced_path_is_taken() -> None:
     q, k, v = qkv(0, 9, 4)
-    for path in (RAW, REFERENCE, RUNNING):
+    for path in PATHS:
         with forced(path), gone_through() as passes:
             assert path_of(q, k, v) == path.name
-            hw.attention(q, k, v)
-        assert {backwards for *_, backwards in passes} == {path.backwards}
+            hw.attention(q, k, v, return_lse=True)
+        assert passes == [Pass(path.name, (0,), (0, 9))]
 
 
 @settings(max_examples=100)
@@ -178,8 +193,36 @@ def test_two_half_types_meet_in_float32() -> None:
     assert_right((out, lse), q, k, v)
 
 
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("n", [3, 40, 300])
+def test_values_whose_sum_overflows(n: int, dtype: Any, path: paths.Path) -> None:
+    """An output is a mean of values, and so never overflows; other heads are ordinary, small or hold a NaN."""
+    q, k, v = qkv(3, 16, n, 2, dtype=dtype)
+    v[1], v[2, :, 0], v[5, 1, 1] = 0.9 * np.finfo(dtype).max, -0.9 * np.finfo(dtype).max, 0.9 * np.finfo(dtype).max
+    v[3] *= dtype(1e-30)
+    v[4, 1] = np.nan
+    with forced(path):
+        for options in ({}, {"causal": True, "sinks": np.zeros(16)}):
+            got = tiled((16, 24), q, k, v, **options)
+            assert_right(got, q, k, v, **options)
+        together = hw.attention(q, k, v, return_lse=True)[0]
+        for head in range(16):
+            alone = hw.attention(q[head], k[head], v[head], return_lse=True)[0]
+            assert alone.tobytes() == together[head].tobytes()
+
+
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
+def test_large_values_and_dropout(path: paths.Path) -> None:
+    """Sums of values that fit, and no longer would if they were divided by the probability of being kept."""
+    q, k, v = np.zeros((100, 2), np.float32), np.ones((40, 2), np.float32), np.full((40, 3), 9e36, np.float32)
+    with forced(path):
+        got = tiled((32, 16), q, k, v, dropout=0.25, rng=1)
+    assert_right(got, q, k, v, dropout=0.25, rng=1)
+
+
 # ------------------------------------------------------------------------------------ masks against tiles
-@pytest.mark.parametrize("path", [RAW, REFERENCE, RUNNING], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
 def test_edges_of_windows_on_and_beside_edges_of_tiles(path: paths.Path) -> None:
     q, k, v = qkv(6, 40, 3, dtype=np.float64)
     for left, right, tile in product((None, 0, 1, 7, 8, 9, 39), (0, 1, 7, 8, 9, None), ((8, 8), (5, 16), (40, 1))):
@@ -307,130 +350,196 @@ def test_several_batch_axes_in_any_order(order: tuple[int, ...]) -> None:
 
 
 # -------------------------------------------------------------------------------------------- paths and their limits
-def opposed(size: float, dtype: Any, v: float = 1.0, n_k: int = 16) -> tuple[Any, Any, Any]:
-    """Scores of ``size`` and of ``-size`` in turn, of which some queries see one kind alone."""
-    sign = np.where(np.arange(n_k) % 2, 1.0, -1.0)[:, None]
-    values = v * (2 + np.cos(np.arange(n_k)))[:, None] / 3
-    return tuple(x.astype(dtype) for x in (size * np.ones((n_k, 1)), sign, values))  # type: ignore[return-value]
+LN2, N = log(2), 40  # tokens: more scores than those of a tiny head
+LEAST, MOST = {np.float32: -60, np.float64: -500}, {np.float32: 100, np.float64: 900}
+EARLY, VALUE = {np.float32: 64, np.float64: 600}, {np.float32: -40, np.float64: -400}
+Given = tuple[Any, Any, Any]
 
 
-def of_score(x: float, dtype: Any) -> Any:
-    return (*opposed(x, dtype), {})
+def one_row(dtype: Any, row: float, k: Any) -> Given:
+    """Scores ``row * k`` in one of the queries, and 0 in all others."""
+    q, v = np.zeros((N, 1)), (2 + np.cos(np.arange(N)))[:, None] / 3
+    q[17] = row
+    return q.astype(dtype), k.astype(dtype), v.astype(dtype)
 
 
-def of_large_values(x: float, dtype: Any) -> Any:
-    return (*opposed(1.0, dtype, v=x), {})
+def of_least(dtype: Any, off: float) -> Given:
+    """The total of a row."""
+    return one_row(dtype, (LEAST[dtype] + off) * LN2 - log(N), np.ones((N, 1)))
 
 
-def of_large_values_and_scores(x: float, dtype: Any) -> Any:
-    return (*opposed(60.0 if dtype == np.float32 else 550.0, dtype, v=x), {})
+def of_most(dtype: Any, off: float) -> Given:
+    """The total of a row; that of its first 8 keys is 8."""
+    k = (np.arange(N) >= 8)[:, None]
+    return one_row(dtype, (MOST[dtype] - off) * LN2 - log(N - 8), k)
 
 
-def of_small_values(x: float, dtype: Any) -> Any:
-    return (*opposed(1.0, dtype, v=1 / x), {})
+def of_early(dtype: Any, off: float) -> Given:
+    """The total of a row over its first 8 keys."""
+    k = (np.arange(N) < 8)[:, None]
+    return one_row(dtype, (EARLY[dtype] - off) * LN2 - log(8), k)
 
 
-def of_large_queries(x: float, dtype: Any) -> Any:
-    q, k, v = opposed(1.0, dtype)
-    return q * dtype(x), k / dtype(x), v, {}
-
-
-def of_slope(x: float, dtype: Any) -> Any:
-    return (*opposed(1.0, dtype), {"bias": hw.alibi([x])})
-
-
-def of_sink(x: float, dtype: Any) -> Any:
-    return (*opposed(1.0, dtype), {"sinks": [x]})
-
-
-def of_low_sink(x: float, dtype: Any) -> Any:
-    return (*opposed(1.0, dtype), {"sinks": [-x]})
-
-
-def of_cap(x: float, dtype: Any) -> Any:
-    return (*opposed(1e5, dtype), {"softcap": x})
-
-
-def of_scale(x: float, dtype: Any) -> Any:
-    return (*opposed(1.0, dtype), {"scale": x})
-
-
-LIMITS = {
-    np.float32: (1e36, 1e32),
-    np.float64: (1e300, 1e292),
-}
-EDGES = [
-    (of_score, "raw", "reference"),
-    (of_large_values_and_scores, "raw", "reference"),
-    (of_small_values, "raw", "reference"),
-    (of_slope, "raw", "reference"),
-    (of_sink, "raw", "reference"),
-    (of_low_sink, "raw", "reference"),
-    (of_cap, "raw", "reference"),
-    (of_scale, "raw", "reference"),
-    (of_score, "reference", "running"),
-    (of_large_queries, "raw", "running"),
-    (of_large_values_and_scores, "reference", "running"),
-    (of_large_values, "raw", "running"),
-    (of_sink, "reference", "running"),
-    (of_slope, "reference", "running"),
-]
-
-
-def edge(make: Callable[[float, Any], Any], dtype: Any, below: str) -> tuple[float, float]:
-    """Two numbers, nearly equal: the first makes a problem of the path ``below`` or an earlier one, the second not."""
-    order = ["raw", "reference", "running"]
-    low, high = 0.0, np.log(LIMITS[dtype][0])
-    for _ in range(40):
-        middle = (low + high) / 2
-        *arrays, options = make(float(np.exp(middle)), dtype)
-        if order.index(path_of(*arrays, **options)) <= order.index(below):
-            low = middle
-        else:
-            high = middle
-    return float(np.exp(low)), float(np.exp(high))
+def of_values(dtype: Any, off: float) -> Given:
+    """All values, and so all outputs."""
+    q, k, _ = one_row(dtype, 0.0, np.ones((N, 1)))
+    return q, k, np.full((N, 3), -(2.0 ** (VALUE[dtype] + off)), dtype)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize(("make", "below", "above"), EDGES, ids=lambda x: getattr(x, "__name__", x))
-def test_right_on_both_sides_of_every_limit(make: Any, below: str, above: str, dtype: Any) -> None:
-    for x, name in zip(edge(make, dtype, below), (below, above), strict=True):
-        q, k, v, options = make(x, dtype)
-        assert path_of(q, k, v, **options) == name
-        for mask in (None, masks.window(0, 0), masks.causal(), np.eye(16, dtype=bool)[::-1]):
+@pytest.mark.parametrize("make", [of_least, of_most, of_early, of_values])
+def test_right_on_both_sides_of_every_limit(make: Callable[[Any, float], Given], dtype: Any) -> None:
+    for off, wanted in ((0.05, ["raw"]), (-0.05, ["raw", "reference"]), (-40.0, ["raw", "reference"])):
+        q, k, v = make(dtype, off)
+        with gone_through() as passes:
+            got = tiled((16, 8), q, k, v, scale=1.0)
+        assert taken(passes) == wanted
+        assert_right(got, q, k, v, scale=1.0)
+        for mask in (masks.window(0, 0), masks.causal(), np.eye(N, dtype=bool)[::-1], masks.lengths(11)):
             for tile in (None, (5, 3)):
-                with gone_through() as passes:
-                    got = tiled(tile, q, k, v, mask=mask, **options)
-                assert passes[0][2] == (name == "reference")
-                assert_right(got, q, k, v, mask=mask, **options)
+                got = tiled(tile, q, k, v, mask=mask, scale=1.0)
+                assert_right(got, q, k, v, mask=mask, scale=1.0)
+
+
+def test_a_steep_alibi_begins_with_a_reference() -> None:
+    q, k, v = qkv(20, N, 4)
+    edge = 60 / LOG2_E / (N - 1)
+    for slope, name in ((0.99999 * edge, "raw"), (1.00001 * edge, "reference")):
+        for sign in (1, -1):
+            bias = hw.alibi([sign * slope])
+            assert path_of(q, k, v, bias=bias) == name
+            for mask in (None, masks.causal(), masks.lengths(3)):
+                got = hw.attention(q, k, v, mask, bias=bias, return_lse=True)
+                assert_right(got, q, k, v, mask=mask, bias=bias)
+
+
+def test_few_scores_begin_with_the_running_maximum() -> None:
+    for n_q, n_k, name in ((32, 32, "running"), (25, 41, "raw"), (1024, 1, "running"), (1, 1025, "raw")):
+        q, (k, v) = normal(20, n_q, 4), normal(21, 2, n_k, 4)
+        with gone_through() as passes:
+            got = hw.attention(q, k, v, return_lse=True)
+        assert taken(passes) == [path_of(q, k, v)] == [name]
+        assert_right(got, q, k, v)
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-def test_more_keys_than_the_raw_path_bears(dtype: Any) -> None:
-    """Each number of keys has its own limit on scores: a sum of so many powers must not overflow."""
-    found = []
-    for n_k in (2, 4096):
-        below, _ = edge(lambda x, dtype, n_k=n_k: (*opposed(x, dtype, n_k=n_k), {}), dtype, "raw")
-        q, k, v = opposed(below, dtype, n_k=n_k)
-        assert_right(hw.attention(q[:8], k, v, return_lse=True), q[:8], k, v)
-        found.append(below)
-    assert found[0] - found[1] == pytest.approx(11 * log(2), rel=0.01)
+def test_more_keys_than_a_total_bears(dtype: Any) -> None:
+    """Each score alone is well within; a sum of so many powers is not."""
+    size = (EARLY[dtype] - 5) * LN2
+    for n_k, wanted in ((16, ["raw"]), (4096, ["raw", "reference"])):
+        q, k, v = np.full((100, 1), size, dtype), np.ones((n_k, 1), dtype), normal(3, n_k, 2, dtype=dtype)
+        with gone_through() as passes:
+            got = tiled((100, 4096), q, k, v, scale=1.0)
+        assert taken(passes) == wanted
+        assert_right(got, q, k, v, scale=1.0)
 
 
-def test_a_head_takes_its_own_path_in_any_company() -> None:
+@pytest.mark.parametrize("factor", [15, 40, 100, 1000])
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_huge_scores(dtype: Any, factor: int) -> None:
+    q, k, v = qkv(20, 3, 200, 16, dtype=dtype)
+    q *= dtype(factor)
+    for options in ({}, {"causal": True}, {"bias": hw.alibi([0.1, 0.01, 2.0])}, {"mask": masks.window(20, 0)}):
+        assert_right(hw.attention(q, k, v, return_lse=True, **options), q, k, v, **options)
+
+
+# ----------------------------------------------------------------------------------------------- what is done again
+def dead(*rows: int) -> Any:
+    mask = np.random.default_rng(1).random((N, N)) < 0.3
+    mask[:, 3], mask[list(rows)] = True, False
+    return mask
+
+
+DEAD = {
+    "a row": dead(5),
+    "a block": dead(*range(16, 24)),
+    "the first and the last": dead(0, N - 1),
+    "all": masks.lengths(0),
+    "a few queries": masks.causal(-9),
+    "all but a few": masks.window(0, 0, offset=35),
+}
+
+
+@pytest.mark.parametrize("tile", [None, (8, 8), (7, 11)])
+@pytest.mark.parametrize("name", DEAD)
+def test_rows_that_see_nothing_are_no_reason_to_do_it_again(name: str, tile: Any) -> None:
+    q, k, v = qkv(20, 2, N, 4)
+    with gone_through() as passes:
+        got = tiled(tile, q, k, v, mask=DEAD[name])
+    assert taken(passes) == ["raw"]
+    assert_right(got, q, k, v, mask=DEAD[name])
+
+
+@pytest.mark.parametrize("tile", [None, (8, 8), (7, 11)])
+def test_rows_that_see_keys_and_sum_to_nothing_are(tile: Any) -> None:
+    q, k, v = qkv(20, 2, N, 4)
+    q[1, 5], k[..., 0] = 0, 1
+    q[1, 5, 0] = -1000
+    for mask, wanted in ((dead(7), ["raw", "reference"]), (dead(5), ["raw"])):
+        with gone_through() as passes:
+            got = tiled(tile, q, k, v, mask=mask)
+        assert taken(passes) == wanted
+        assert {head for each in passes if each.path == "reference" for head in each.heads} <= {1}
+        assert_right(got, q, k, v, mask=mask)
+
+
+def test_sinks_do_not_hide_that_a_row_summed_to_nothing() -> None:
+    q, k, v = qkv(20, 2, N, 4)
+    q[1, 5], k[..., 0] = 0, 1
+    q[1, 5, 0] = -1000
+    for sinks in ([0.0, -500.0], [0.0, 0.0], [0.0, -np.inf]):
+        assert_right(hw.attention(q, k, v, sinks=sinks, return_lse=True), q, k, v, sinks=sinks)
+
+
+@pytest.mark.parametrize("wild", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("tile", [None, (8, 16)])
+def test_hidden_values_that_are_not_finite_go_through_all_three(tile: Any, wild: float) -> None:
+    q, k, v = qkv(20, 3, 90, 4)
+    v[1, 70:] = wild
+    for mask in (masks.lengths(70), masks.causal(), masks.window(20, 0)):
+        with gone_through() as passes:
+            got = tiled(tile, q, k, v, mask=mask)
+        seen = [] if mask.words().startswith("keys before") else ["last"]  # by some queries, whose rows stay NaN
+        assert taken(passes) == ["raw", "reference", "running", *seen]
+        assert {head for each in passes if each.path != "raw" for head in each.heads} == {1}
+        assert_right(got, q, k, v, mask=mask)
+
+
+def mixed() -> Given:
+    """Sixteen heads, of which eleven are ordinary."""
+    q, k, v = qkv(20, 4, 4, 90, 8)
+    q[0, 1] *= 100  # scores of hundreds
+    v[0, 2, 5] = np.inf
+    v[0, 3] *= np.float32(1e-30)
+    q[1, 0, 40] *= 1000  # in one query alone
+    k[1, 2, -1] = 50 * q[1, 2, -1]  # in the last key alone
+    return q, k, v
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"softcap": 200.0}], ids=str)
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_a_head_that_is_done_again_changes_no_bit_beside_it(threads: int, options: dict[str, Any]) -> None:
+    q, k, v = mixed()
+    assert hw.attention_plan(q, k, v, **options).paths == {"raw": 16}
+    with gone_through() as passes:
+        out, lse = hw.attention(q, k, v, return_lse=True, threads=threads, **options)
+    again = {head for each in passes if each.path == "reference" for head in each.heads}
+    assert again == {1, 2, 3, 4, 6}
+    for at in np.ndindex(4, 4):
+        alone = hw.attention(q[at][None], k[at][None], v[at][None], return_lse=True, threads=1, **options)
+        assert (out[at].tobytes(), lse[at].tobytes()) == (alone[0].tobytes(), alone[1].tobytes()), at
+    assert_right((out, lse), q, k, v, **options)
+
+
+def test_heads_that_begin_differently_are_what_they_are_alone() -> None:
     q, k, v = qkv(20, 4, 90, 8)
-    q[1] *= 100
-    v[2, 5] = np.inf
-    v[3] *= np.float32(1e-30)
-    assert hw.attention_plan(q, k, v, causal=True).paths == {"raw": 1, "reference": 2, "running": 1}
-    alone = [
-        hw.attention(x[None], y[None], z[None], causal=True, return_lse=True) for x, y, z in zip(q, k, v, strict=True)
-    ]
-    out, lse = hw.attention(q, k, v, causal=True, return_lse=True)
-    for head, (its_out, its_lse) in enumerate(alone):
-        assert out[head].tobytes() == its_out.tobytes()
-        assert lse[head].tobytes() == its_lse.tobytes()
-    assert_right((out, lse), q, k, v, causal=True)
+    slopes = [0.1, 5.0, 0.01, -3.0]
+    assert hw.attention_plan(q, k, v, bias=hw.alibi(slopes)).paths == {"raw": 2, "reference": 2}
+    for threads in (1, 2, 3):
+        out = hw.attention(q, k, v, bias=hw.alibi(slopes), threads=threads)
+        for head, slope in enumerate(slopes):
+            alone = hw.attention(*(x[head][None] for x in (q, k, v)), bias=hw.alibi([slope]))
+            assert out[head].tobytes() == alone.tobytes()
 
 
 # --------------------------------------------------------------------------------------- references that are outgrown
@@ -455,7 +564,7 @@ def test_blocks_whose_reference_is_outgrown_are_done_again(dtype: Any, factor: f
     }[option]
     with gone_through() as passes:
         got = tiled((32, 32), q, k, v, **options)
-    again = sorted((start, stop) for start, stop, backwards in passes if not backwards)
+    again = sorted(each.rows for each in passes if each.path == "running")
     assert again == [(i, i + 32) for i in range(n // 2, n, 32)]  # those blocks alone
     assert_right(got, q, k, v, **options)
 
@@ -466,7 +575,7 @@ def test_values_may_outgrow_a_reference_too() -> None:
     v *= np.float32(1e15)
     with gone_through() as passes:
         got = tiled((32, 32), q, k, v)
-    assert {backwards for *_, backwards in passes} == {True, False}
+    assert set(taken(passes)) == {"raw", "reference", "running"}
     assert_right(got, q, k, v)
 
 
@@ -474,7 +583,7 @@ def test_a_reference_that_stays_above_is_never_done_again() -> None:
     q, k, v = rising(320, np.float32, 200.0)
     with gone_through() as passes:
         got = tiled((32, 32), q, k[::-1], v)
-    assert {backwards for *_, backwards in passes} == {True}
+    assert set(taken(passes)) == {"raw", "reference"}
     assert_right(got, q, k[::-1], v)
 
 
@@ -482,8 +591,10 @@ def test_a_score_that_falls_far_below_its_reference_weighs_nothing() -> None:
     q, k, v = (np.array(x, np.float32)[:, None] for x in ([1.0], [-500.0, 0.0, -300.0, 500.0], [np.pi, 1.0, 2.0, 3.0]))
     for visible in ([1, 1, 1, 1], [1, 1, 1, 0], [1, 0, 1, 0], [1, 0, 0, 0]):
         mask = np.array(visible, bool)
-        got = tiled((1, 1), q, k, v, mask=mask)
-        assert_right(got, q, k, v, mask=mask)
+        for path in PATHS:
+            with forced(path):
+                got = tiled((1, 1), q, k, v, mask=mask)
+            assert_right(got, q, k, v, mask=mask)
 
 
 # ------------------------------------------------------------------------------------------------------ empty axes

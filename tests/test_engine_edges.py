@@ -1,11 +1,14 @@
-"""Where a path ends and the next begins: sums that overflow, products that vanish, heads that must not tell on others."""
+"""Where a path ends and the next begins: sums that overflow, products that vanish, heads that tell on others."""
 
+import copy
+import pickle
 from typing import Any
 
 import numpy as np
 import pytest
 
 import headwise as hw
+from headwise.core.engine import run
 
 F = np.float32
 
@@ -88,3 +91,44 @@ def test_large_scores(size: float, causal: bool) -> None:
     bound = 8 * np.finfo(F).eps * (1 + size * 32 * 3 + np.log(200)) * 5
     np.testing.assert_allclose(got, steps.out, rtol=0, atol=bound)
     np.testing.assert_allclose(lse, steps.lse, rtol=1e-5)
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize(("q_size", "scale", "cap"), [(1e38, 8.0, 30.0), (1e30, 2.0**59, 1e12), (1.0, 16.0, 30.0)])
+def test_a_softcap_does_not_hide_what_overflowed_on_the_way(q_size: float, scale: float, cap: float, sign: int) -> None:
+    n = 40
+    q, v = full((n, 1), q_size), np.arange(n, dtype=F)[:, None]
+    k = sign * np.linspace(1, 2, n, dtype=F)[:, None] * F(1e-38)
+    options = {"scale": scale, "softcap": cap}
+    wanted, _ = hw.scaled_dot_product_attention(*(x.astype(np.float64) for x in (q, k, v)), **options)
+    np.testing.assert_allclose(hw.attention(q, k, v, **options), wanted, rtol=2e-5, atol=1e-20)
+
+
+@pytest.mark.parametrize("sinks", [[1e-50, 0.0], [-1e39, 0.0]])
+def test_sinks_beyond_the_type_under_any_error_state(sinks: list[float]) -> None:
+    q = np.ones((2, 40, 4), F)
+    wanted = hw.scaled_dot_product_attention(q, q, q, sinks=sinks)[0]
+    with np.errstate(all="raise"):
+        np.testing.assert_allclose(hw.attention(q, q, q, sinks=sinks), wanted, rtol=1e-6)
+        hw.attention_plan(q, q, q, sinks=sinks)
+
+
+def test_a_plan_keeps_what_it_was_made_from() -> None:
+    q = np.ones((2, 3, 70, 4), F)
+    mask, bias, sinks = np.ones((70, 70), bool), np.zeros((70, 70)), np.zeros(3)
+    plan = hw.attention_plan(q, q, q, mask, bias=bias, sinks=sinks)
+    before = run(plan, q, q, q)
+    mask[:], bias[:], sinks[:] = False, 9, 9
+    np.testing.assert_array_equal(run(plan, q, q, q), before)
+    assert plan.skipped == 0
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda plan: pickle.loads(pickle.dumps(plan))])
+def test_a_plan_is_copied_without_arrays(copied: Any) -> None:
+    plan = hw.attention_plan((2, 200_000, 64), (2, 200_000, 64), (2, 200_000, 32), causal=True, threads=2)
+    again = copied(plan)
+    assert repr(again) == repr(plan)
+    assert len(pickle.dumps(plan)) < 10_000
+    q = np.ones((2, 3, 70, 4), F)
+    plan = hw.attention_plan(q, q, q, causal=True, tile=(16, 32))
+    np.testing.assert_array_equal(run(copied(plan), q, q, q), run(plan, q, q, q))

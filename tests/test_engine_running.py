@@ -196,11 +196,13 @@ def test_what_progress_raises_ends_the_call(error: BaseException, threads: int) 
 @pytest.mark.parametrize("threads", [1, 3])
 def test_an_interrupt_ends_a_long_run_and_leaves_everything_in_order(threads: int) -> None:
     code = f"""
+        import signal
         import numpy as np
         from threadpoolctl import threadpool_info
         import headwise as hw
         from definition import assert_right, qkv
 
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job begins with it ignored
         q, k, v = (np.broadcast_to(x, (100, 60_000, 16)) for x in qkv(0, 60_000, 16))  # many minutes
         before = threadpool_info()
         try:
@@ -329,10 +331,11 @@ def test_nothing_is_started_for_a_small_call_or_by_import() -> None:
         import threading
         import numpy as np
         import headwise as hw
-        q = np.ones((2, 40, 4))
+        q = np.ones((2, 8, 4))
         hw.attention(q, q, q), hw.attention(q, q, q, threads=1), hw.attention_plan(q, q, q, threads=8)
+        hw.attention(q, q, q, causal=True), hw.attention(q, q, q, return_lse=True)
         assert threading.active_count() == 1
-        hw.attention(q, q, q, threads=2)
+        hw.attention(q, q, q, causal=True, threads=2)
         print(threading.active_count())
     """
     assert ended(started(code)) == "2"
@@ -430,6 +433,14 @@ def test_faults_of_attention(fault: str, idle: np.random.Generator) -> None:
     with pytest.raises(error, match=rf"^attention: {argument}: expected .+, got .+") as caught:
         hw.attention(**call)
     assert type(caught.value) is error
+
+
+@pytest.mark.parametrize("fault", OF_THREADS)
+def test_faults_of_threads_where_a_call_is_small(fault: str, idle: np.random.Generator) -> None:
+    """However little there is to do."""
+    _, error, given = OF_THREADS[fault]
+    with pytest.raises(error, match=r"^attention: threads: expected .+, got .+"):
+        hw.attention(Q, Q, Q, **given)
 
 
 @pytest.mark.parametrize("fault", WRONG | OF_THREADS)

@@ -171,8 +171,10 @@ def assert_steps(grid: Grid, dense: Any, at: Index, span: slice, backwards: bool
         mine = range(len(blocks))[strip.blocks]
         assert len(mine) > 0
         assert strip.rows == slice(blocks[mine[0]].start, blocks[mine[-1]].stop)
-        assert strip.whole == (len(mine) == len(blocks))
-        assert [not visited[b] for b in mine] == [strip.fresh] * len(mine)
+        assert strip.kind == (mine[0], mine[-1] + 1, strip.cols.stop - strip.cols.start)
+        first = tuple(b for b in mine if not visited[b])
+        assert strip.fresh == (len(first) == len(mine))
+        assert strip.blank == (() if strip.fresh else first)
         assert strip.masked == (not dense[strip.rows, strip.cols].all())
         bits = grid.bits(at, strip)
         if bits is None:
@@ -184,10 +186,30 @@ def assert_steps(grid: Grid, dense: Any, at: Index, span: slice, backwards: bool
             assert (bits.shape[:2], seen.dtype.itemsize) == ((len(mine), grid.block(span)), grid.p.computing.itemsize)
         for b in mine:
             visited[b].append(strip.cols)
+    for one, other in pairwise(steps.strips):  # blocks that lie together are taken together
+        assert one.cols != other.cols or one.blocks.stop < other.blocks.start
     for b, block in enumerate(blocks):
         wanted = [cols for cols in tile_slices(grid) if dense[block, cols].any()]
         assert visited[b] == (wanted[::-1] if backwards else wanted)
     assert list(steps.unseen) == [b for b in visited if not visited[b]]
+
+
+@settings(max_examples=200)
+@given(ruled_grids())
+def test_alive_are_the_queries_that_see_a_key(drawn: tuple[Ruled, Grid]) -> None:
+    ruled, grid = drawn
+    for at in np.ndindex(ruled.scores[:-2]):
+        for span in grid.spans():
+            alive = grid.alive(at, span)
+            assert alive.shape == (len(blocks_of(grid, span)), grid.block(span))
+            np.testing.assert_array_equal(alive.ravel(), ruled.dense[at][span].any(axis=-1))
+
+
+@pytest.mark.parametrize("n_k", [0, 3])
+def test_without_a_mask_all_are_alive_that_have_a_key(n_k: int) -> None:
+    grid = plan_grid((2, 5, n_k), tile=(2, 2))
+    assert [bool(grid.alive((0,), span).all()) for span in grid.spans()] == [n_k > 0] * 2
+    assert [bool(grid.alive((0,), span).any()) for span in grid.spans()] == [n_k > 0] * 2
 
 
 # ------------------------------------------------------------------------------------------ tasks and stacks

@@ -95,12 +95,12 @@ FAULTS = {
         (ATTENTION, "hidden = None if p.bias is None else", "hidden = None if True else")
     ],
     "no maximum taken off": [
-        (SOFTMAX, "peak = scores.max(axis=-1, initial=-np.inf)", "peak = np.zeros(scores.shape[:-1])")
+        (SOFTMAX, "peak = np.maximum.reduce(scores, axis=-1, initial=-np.inf)", "peak = np.zeros(scores.shape[:-1])")
     ],
     "a dead row is NaN": [
         (
             SOFTMAX,
-            "np.divide(numerator, np.maximum(total, np.finfo(total.dtype).tiny), out",
+            "np.divide(numerator, np.maximum(total, _TINIEST[total.dtype.char]), out",
             "np.divide(numerator, total, out",
         )
     ],
@@ -118,6 +118,7 @@ FAULTS = {
 
 STEPS = "steps = self.grid.steps(self.lead, self.task.rows, path.backwards)"
 SINKS = "np.where(sinks == -np.inf, 0, 1)"
+LOOKED_AT = "return lost | unsound(whole, lambda: self.grid.alive(self.lead, self.task.rows))"
 ENGINE_FAULTS = {
     "BLAS not given back": [(WORKERS, "            self.restore()\n", "            self.before = None\n")],
     "scratch shared between workers": [
@@ -129,9 +130,9 @@ ENGINE_FAULTS = {
     ],
     "one path for all heads, from the worst": [
         (
-            PATHS,
-            "    return paths if len(set(paths)) > 1 else paths[:1]",
-            "    return [max(paths, key=lambda path: PATHS.index(path[0]))]",
+            GRID,
+            "return paths if len(set(paths)) > 1 else paths[:1]",
+            "return sorted(paths, key=lambda path: path.backwards)[-1:]",
         )
     ],
     "two paths in a task taken for one": [(ENGINE, "        if len(paths) == 1:\n", "        if paths:\n")],
@@ -145,8 +146,37 @@ ENGINE_FAULTS = {
         (GRID, "cols = slice(edges[j], edges[j + 1])", "cols = slice(edges[j] + (j > 0), edges[j + 1])")
     ],
     "words of the next tile's keys": [(GRID, "slice(first, last), np.dtype(", "slice(first + 1, last + 1), np.dtype(")],
-    "bound without bias": [(PATHS, "max(score + bias, sink)", "max(score, sink)")],
-    "bound without sinks": [(PATHS, "max(score + bias, sink)", "score + bias"), "test_paths.py::test_bounds_by_hand"],
+    "steepness not looked at": [(PATHS, "or not steepness * LOG2_E <= _STEEP:", "or False:")],
+    "steepness of negative slopes not looked at": [(GRID, "abs(slope) * distance", "slope * distance")],
+    "raw not looked at afterwards": [(ENGINE, LOOKED_AT, "return lost")],
+    "a raw result accepted for all heads if one is sound": [
+        (ENGINE, LOOKED_AT, f"lost = {LOOKED_AT[7:]}\n            return lost & lost.all()")
+    ],
+    "done again for all heads if one is lost": [
+        (ENGINE, LOOKED_AT, f"lost = {LOOKED_AT[7:]}\n            return lost | lost.any()")
+    ],
+    "done again in another head's place": [(ENGINE, "task.shared.start + h,", "h,")],
+    "done again in another block's place": [(ENGINE, "start = task.rows.start + b * m", "start = b * m")],
+    "a total too small accepted": [(PATHS, "lost = (low < _LEAST[char])", "lost = (low <= 0)")],
+    "a total too large accepted": [(PATHS, "(high > _MOST[char])", "(high == np.inf)")],
+    "values too small accepted": [(PATHS, "lost |= size < _VALUE[char] * high", "lost |= size < 0")],
+    "negative outputs taken for small": [(PATHS, "size = np.maximum(most, -least)", "size = most")],
+    "outputs that are not finite accepted": [(PATHS, "~np.isfinite(high + size)", "~np.isfinite(high)")],
+    "dead rows taken for lost": [(PATHS, "np.where(alive(), whole.total, np.inf)", "whole.total")],
+    "lost rows taken for dead": [(PATHS, "np.where(alive(), whole.total,", "np.where(whole.total > 0, whole.total,")],
+    "sinks before the check": [
+        (ENGINE, "if self.call.sinks is not None:", "if self.call.sinks is not None and self.path is not RAW:"),
+        (
+            ENGINE,
+            f"            {LOOKED_AT}\n",
+            (
+                "            if self.call.sinks is not None:\n"
+                "                sinks = self.call.sinks[self.heads][..., None, None]\n"
+                f"                absorb(whole, Partial(np.zeros((), p.computing), {SINKS}, sinks))\n"
+                f"            {LOOKED_AT}\n"
+            ),
+        ),
+    ],
     "queries for exp2, but exp": [(PATHS, "(np.exp2, LOG2_E) if _fast_exp2() else (np.exp, 1.0)", "(np.exp, LOG2_E)")],
     "lse in base 2": [
         (
@@ -162,11 +192,8 @@ ENGINE_FAULTS = {
         (SOFTMAX, "        np.bitwise_and(word, bits_there, out=word)\n", "        pass\n")
     ],
     "masked NaN in v, tile by tile": [(SOFTMAX, "None if finite or bits is None else bits != 0", "None")],
-    "NaN looked for in the first head alone": [
-        (PATHS, "float(x.max()) for x in each", "max(x.tolist()) for x in each"),
-        (PATHS, "float(each[2].min())", "min(each[2].tolist())"),
-    ],
-    "every value taken for finite": [(PATHS, "isfinite(head[3])", "True")],
+    "every value taken for finite": [(ENGINE, "finite = self.shrink is None", "finite = True")],
+    "small calls without a floor": [(ENGINE, "v, exp=RUNNING.exp)", "v)")],
     "dropout counted from the tile's start": [
         (
             ENGINE,
@@ -176,10 +203,34 @@ ENGINE_FAULTS = {
     ],
     "dropout of one head for all": [(ENGINE, "self.call.keep.tile(head,", "self.call.keep.tile(0,")],
     "dropout not divided": [(ENGINE, "if p.dropout and self.call.keep.kept:", "if False:")],
-    "every part taken for the first": [(GRID, "(state != NONE, not touched >> i & 1)", "(state != NONE, True)")],
-    "the first part added to garbage": [(GRID, "(state != NONE, not touched >> i & 1)", "(state != NONE, False)")],
-    "blocks that see nothing not blanked": [(ENGINE, "for block in steps.unseen:", "for block in ():")],
-    "outgrown reference not noticed": [(ENGINE, "        if self.path.backwards:\n", "        if False:\n")],
+    "dropout in the lse": [
+        (ENGINE, "log_total(whole)", "log_total(whole) + np.log(1 - p.dropout)"),
+    ],
+    "every part taken for the first": [(GRID, "len(new) == b - a", "True")],
+    "the first part added to garbage": [(ENGINE, "self.blank(strip.blank)", "pass")],
+    "blocks blanked that have seen keys": [(GRID, "() if fresh else new", "() if fresh else tuple(range(a, b))")],
+    "blocks that see nothing not blanked": [(ENGINE, "self.blank(steps.unseen)", "pass")],
+    "outgrown reference not noticed": [(ENGINE, "outgrown(whole) if self.shrink is None else", "")],
+    "sums of values that overflow not noticed": [
+        (ENGINE, "outgrown(whole) if self.shrink is", "outgrown(whole) if path is not RUNNING and self.shrink is")
+    ],
+    "small calls that overflow not noticed": [
+        (ENGINE, "return whole if np.isfinite(whole.acc).all() else None", "return whole")
+    ],
+    "values left shrunk": [
+        (
+            ENGINE,
+            "        if self.shrink is not None:\n            np.multiply(",
+            "        if False:\n            np.multiply(",
+        )
+    ],
+    "outputs divided by the probability of being kept at the end": [
+        (
+            ENGINE,
+            "            np.multiply(whole.total, p.computing.type(self.call.keep.kept), out=whole.total)",
+            "            np.divide(whole.acc, p.computing.type(self.call.keep.kept), out=whole.acc)",
+        )
+    ],
     "running maximum not rescaled": [(ENGINE, "(absorb if path.rescaled else add)", "add")],
     "sinks in each part": [(ENGINE, SINKS, SINKS.replace(", 1)", ", -(-p.scores[-1] // self.grid.tiling.cols))"))],
     "sinks left out": [(ENGINE, "if self.call.sinks is not None:", "if False:")],

@@ -18,6 +18,7 @@ from headwise.core.softmax import (
     empty_part,
     exponentials,
     finish,
+    floored_exp,
     in_memory_order,
     log_total,
     merge,
@@ -242,6 +243,18 @@ def test_exponentials() -> None:
     exps, peak = exponentials(SCORES)
     np.testing.assert_allclose(exps, [[1 / 3, 1, 0], [0, 0, 0], [1, 1, 1]], rtol=1e-15)
     np.testing.assert_array_equal(peak, [LN3, -INF, LN2])
+
+
+@pytest.mark.parametrize(("dtype", "floor"), [(np.float32, -60), (np.float64, -600)])
+def test_an_exponential_with_a_floor(dtype: Any, floor: float) -> None:
+    x = np.array([0.0, -1.0, floor + 1, floor, floor - 1, -INF, NAN, INF, -30.5], dtype)
+    wanted = np.exp(np.where(x < floor, dtype(floor), x))
+    np.testing.assert_array_equal(floored_exp(x), wanted)
+    assert floored_exp(x).dtype == dtype
+    assert np.nanmin(wanted) > np.finfo(dtype).tiny
+    out = np.empty_like(x)
+    assert floored_exp(x, out=out) is out
+    np.testing.assert_array_equal(out, wanted)
 
 
 def test_part_takes_the_rows_maximum() -> None:
@@ -522,6 +535,12 @@ MERGE_VALUES = [
         ),
     ),
     ([1.0], [1.0], "outs[0]: expected (..., n_q, d_v), one axis or more, got ()"),
+    (
+        np.ones((5, 3)),
+        np.ones(5),
+        "outs: expected a list of results over different keys, got one array (5, 3); pass [out] and [lse] for one result, "
+        "or those of several by zip(*results)",
+    ),
 ]
 MERGE_TYPES = [
     ([OUT, "a"], [LSE, LSE], f"outs[1]: expected {REAL}, got dtype <U1; pass np.asarray(outs[1], dtype=np.float64)"),

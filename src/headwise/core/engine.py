@@ -25,12 +25,12 @@ from headwise.core.paths import (
     REFERENCE,
     RUNNING,
     Path,
+    out_of_range,
     outgrown,
     overflowing,
     spoilt,
-    vanished,
 )
-from headwise.core.plan import AttentionPlan, thread_count
+from headwise.core.plan import MOST_THREADS, AttentionPlan, thread_count
 from headwise.core.positions import Alibi
 from headwise.core.shapes import MOST_AXES, Array, Faults, Problem, flag, given_as, problem, words
 from headwise.core.softmax import Partial, absorb, add, divided, in_memory_order, log_total, part, row_maximum
@@ -108,6 +108,7 @@ class _Stack:
         self.joint = joint, spare_joint
         self.shrink = self.p.computing.type(0.5 ** max(1, (self.v.shape[-2] - 1).bit_length()))
         self.pieces: dict[Any, _Piece] = {}
+        self.steps = self.grid.steps(self.lead, task.rows, path.backwards)
 
     def attend(self) -> None:
         """Gather and write; what a faster path got wrong is done again by the next one."""
@@ -140,8 +141,7 @@ class _Stack:
         finite = not path.rescaled  # taken for granted where infinite values would show afterwards
         if path is RAW:
             whole.peak.fill(0)
-        steps = self.grid.steps(self.lead, self.task.rows, path.backwards)
-        for strip in steps.strips:  # few lines and fewer calls: Python is slow while the cache holds scores
+        for strip in self.steps.strips:  # few lines and fewer calls: Python is slow while the cache holds scores
             piece = self.pieces.get(strip.kind) or self.piece(strip)
             scores, here = piece.scores, piece.here
             k, v = self.k[..., strip.cols, :], self.v[..., strip.cols, :]
@@ -172,9 +172,9 @@ class _Stack:
                 lost |= overflowing(here.total)
                 if lost.all():
                     return lost
-        self.blank(steps.unseen)
+        self.blank(self.steps.unseen)
         if path is RAW:
-            return lost | vanished(whole.total, self.alive)
+            return lost | out_of_range(whole.total, self.alive)
         return self.settle()
 
     def alive(self) -> Array:
@@ -289,7 +289,7 @@ class _Stack:
         else:
             done = divided(whole, whole.acc)
             mine[...] = done.astype(out.dtype)
-        return spoilt(done) if self.path is RAW else False
+        return spoilt(done) if self.path is RAW and self.steps.strips else False
 
 
 def _thin(x: Array) -> Array:
@@ -355,8 +355,11 @@ class _Call:
 
 
 def _scales(p: Problem, path: Path, product: Any) -> tuple[Any, Any]:
-    """What queries are multiplied by, and what products with keys are, or None: so that none overflows on the way."""
-    late = path.rescaled and abs(p.scale) > 1 and product == p.computing
+    """What queries are multiplied by, and what products with keys are, or None: so that none overflows on the way.
+
+    Raw and by reference, a query that overflows shows in the result, unless a softcap makes it finite again.
+    """
+    late = (path.rescaled or p.softcap is not None) and abs(p.scale) > 1 and product == p.computing
     unit = path.unit if p.softcap is None else 1.0
     return product.type(1.0 if late else p.scale * unit), p.computing.type(p.scale) if late else None
 
@@ -429,8 +432,8 @@ def attention(
     threads : int, optional
         Threads, the caller's among them; by default as many as NumPy's BLAS uses. The result is the same, to the bit.
     progress : callable, optional
-        Called as ``progress(done, total)`` from the calling thread, now and then and at the end. What it raises ends
-        the call.
+        Called as ``progress(done, total)`` from the calling thread, after each of its tasks and at the end; counts are
+        pairs of query and key, masked or not, of all heads (0 of 0 where there are none). What it raises ends the call.
 
     Returns
     -------
@@ -464,10 +467,9 @@ def attention(
     >>> print(attention(q, k, v).round(4))
     [[7.9814]]
     """
-    plain = mask is bias is scale is softcap is sinks is rng is None and (
-        threads is None or (type(threads) is int and threads > 0)
-    )
-    if plain and progress is None and causal is return_lse is False and type(dropout) is float and dropout == 0:
+    fits = threads is None or (type(threads) is int and 0 < threads <= MOST_THREADS)
+    plain = mask is bias is scale is softcap is sinks is rng is None and progress is None
+    if plain and fits and causal is return_lse is False and type(dropout) is float and dropout == 0:
         with np.errstate(all="ignore"):
             whole = _at_once(q, k, v)
             if whole is not None:

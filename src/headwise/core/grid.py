@@ -217,7 +217,9 @@ class Grid:
             None if x is None else np.broadcast_to(x, (*p.scores[:-3], n_heads)).reshape(each)
             for x in (getattr(p.bias, "slopes", None), p.sinks)
         )
-        return Views(q, k, v, bias[0] if bias else None, slopes, None if sinks is None else sinks.astype(p.computing))
+        with np.errstate(all="ignore"):  # a sink below the type is -inf
+            sinks = None if sinks is None else sinks.astype(p.computing)
+        return Views(q, k, v, bias[0] if bias else None, slopes, sinks)
 
     def paths(self, views: Views, task: Task) -> list[Path]:
         """The path that each head of a task tries first; only one where all try the same."""
@@ -371,20 +373,22 @@ def _runs(column: tuple[int, ...]) -> tuple[tuple[int, int, bool], ...]:
     return tuple(found)
 
 
-def grid_of(p: Problem, threads: int | None, tile: tuple[int, int] | None = None) -> Grid:
-    """The tiles and tasks of a problem."""
+def grid_of(p: Problem, threads: int | None, tile: tuple[int, int] | None = None, contiguous: bool = False) -> Grid:
+    """The tiles and tasks of a problem; ``contiguous`` where its arrays only stand for such."""
     rule = rule_of(p)
     sizes, varies, views = tiling(p, rule, tile), _varies(p, rule), _grouped(p)
     axes, work = _stacking(views, varies), 2 * prod(p.scores) * (p.q.shape[-1] + p.v.shape[-1])
     threads = (1 if work < _TINY else default_threads()) if threads is None else threads
     far = p.computing == FLOAT32 and bool(p.scale) and not 2.0**-_WIDE <= abs(p.scale) <= 2.0**_WIDE
     product = FLOAT64 if far else p.computing
-    rows, scores, wide = sizes.height * sizes.rows, sizes.cols, sizes.cols + p.q.shape[-1] + 2 * p.v.shape[-1]
+    rows, scores = sizes.height * sizes.rows, sizes.cols
+    wide = scores * (2 if p.dropout else 1) + p.q.shape[-1] + 2 * p.v.shape[-1]
     fit = min(_SCORES // (rows * scores), _HELD // (rows * wide)) // p.computing.itemsize
     n_spans = -(-p.scores[-2] // rows)
     n_heads = prod(p.scores[:-2]) * n_spans // (_TASKS * threads)  # enough tasks for all, if there are that many
     n_heads = max(1, min(fit, n_heads))
     r = max(1, min(n_heads, axes.n_grouped))
     together = (max(1, min(n_heads // r, axes.n_shared)), r)
-    readable = _readable(views[1], product), _readable(views[2], p.computing)
+    lies = product == p.k.dtype, p.computing == p.v.dtype
+    readable = lies if contiguous else (_readable(views[1], product), _readable(views[2], p.computing))
     return Grid(p, rule, sizes, axes, varies, together, threads, product, readable)

@@ -54,6 +54,7 @@ PATHS = (RAW, REFERENCE, RUNNING, EXACT, LAST)
 
 # The least total of a row: what underflows is less than 2**-66 of it (float32) for each key.
 _LEAST = {"f": 2.0**-60, "d": 2.0**-500}
+_MOST = {"f": 2.0**100, "d": 2.0**900}  # and the largest, well below what overflows
 _EARLY = {"f": 2.0**64, "d": 2.0**600}  # a total over the first keys beyond which more keys may well overflow
 _VALUE = {"f": 2.0**-40, "d": 2.0**-400}  # the largest value of a head from where on products with weights are kept
 
@@ -74,16 +75,16 @@ def overflowing(total: Array) -> Array:
     return np.asarray(~(highest <= _EARLY[total.dtype.char]))
 
 
-def vanished(total: Array, alive: Callable[[], Array]) -> Array:
-    """Heads (h, r) of a raw result with a total (h, r, b, m) so small that what underflowed counts, or not finite.
+def out_of_range(total: Array, alive: Callable[[], Array]) -> Array:
+    """Heads (h, r) of a raw result with a total (h, r, b, m) so small that what underflowed counts, too large, or NaN.
 
     ``alive()`` tells which queries (b, m) see a key at all: the others' totals are 0.
     """
-    least = _LEAST[total.dtype.char]
+    least, most = _LEAST[total.dtype.char], _MOST[total.dtype.char]
     lowest, highest = np.minimum.reduce(total, axis=(-1, -2)), np.maximum.reduce(total, axis=(-1, -2))
     if not np.all(lowest >= least):
         lowest = np.where(alive(), total, np.inf).min(axis=(-1, -2))
-    return np.asarray(~((lowest >= least) & (highest < np.inf)))
+    return np.asarray(~((lowest >= least) & (highest <= most)))
 
 
 def spoilt(out: Array) -> Array:

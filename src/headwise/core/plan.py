@@ -6,7 +6,7 @@ Knows how to count a grid; computes no score.
 from __future__ import annotations  # help() then shows ArrayLike as it is written
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -15,8 +15,11 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from headwise.core.grid import Grid, grid_of
 from headwise.core.masks import ALL, NONE, SOME, Mask
+from headwise.core.paths import EXACT, first_path
 from headwise.core.positions import Alibi
-from headwise.core.shapes import FLOAT64, Array, Faults, Shape, given_as, integer, letters, problem, words
+from headwise.core.shapes import FLOAT64, Array, Faults, Problem, Shape, given_as, integer, letters, problem, words
+
+MOST_THREADS = 4096
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -60,6 +63,12 @@ class AttentionPlan:
     def __repr__(self) -> str:
         return _described(self)
 
+    def __reduce__(self) -> Any:
+        p, nothing = self.grid.p, np.zeros(0)
+        shapes = [(x.shape, x.dtype) for x in (p.q, p.k, p.v)]
+        bare = p._replace(q=nothing, k=nothing, v=nothing)
+        return _planned_again, (shapes, bare, self.grid.threads, (self.grid.tiling.rows, self.grid.tiling.cols))
+
 
 def planned(grid: Grid) -> AttentionPlan:
     """The plan of a grid."""
@@ -86,7 +95,7 @@ def planned(grid: Grid) -> AttentionPlan:
         threads=threads,
         paths=dict(paths),
         flops=flops,
-        bytes=_bytes(grid, threads),
+        bytes=_bytes(grid, threads, len(tasks)),
         grid=grid,
     )
 
@@ -106,7 +115,7 @@ def _counts(grid: Grid) -> tuple[Counter[int], int]:
     return counts, flops
 
 
-def _bytes(grid: Grid, threads: int) -> int:
+def _bytes(grid: Grid, threads: int, n_tasks: int) -> int:
     """Scratch of so many workers, and what NumPy makes on the way."""
     p, size, n_rows, cols = grid.p, grid.p.computing.itemsize, grid.rows_together, grid.tiling.cols
     d_k, d_v = p.q.shape[-1], p.v.shape[-1]
@@ -116,42 +125,46 @@ def _bytes(grid: Grid, threads: int) -> int:
     tile = grid.tiling.height * grid.tiling.rows * cols  # of one head
     words = grid.rule is not None and not grid.rule.by_diagonals
     each += 2 * (2 + size) * tile if words else 0  # words, and the numbers that they are made from
-    each += 3 * size * n_rows * cols if isinstance(p.bias, np.ndarray) else 0  # a tile of it, and where it is -inf
+    hides = isinstance(p.bias, np.ndarray) or (p.bias is not None and not p.bias.steepest(p.scores) < 1e38)
+    each += 3 * size * n_rows * cols if hides else 0  # a tile of it, and where it is -inf
     each += n_rows * d_v * (1 + 2 * (p.dtype != p.computing))  # what a check or a cast of the results takes
+    each += n_rows * d_v * size if first_path(p) is EXACT else 0  # what is rescaled
     kept = grid.words_kept * tile * size if words else 0
     n_tiles = len(grid.edges())
     strips = 192 * (min(4096, 8 * n_tiles) + (threads + 2) * n_tiles)
-    return int(threads * (each + 2**17) + kept + strips)
+    return int(threads * (each + 2**17) + kept + strips + 320 * n_tasks)
 
 
 def _described(plan: AttentionPlan) -> str:
-    share = f"{plan.skipped / plan.tiles:.0%}" if plan.tiles else "0%"
+    percent = 100 * plan.skipped // max(1, plan.tiles)  # rounded down: 100 % only if nothing is computed
     n_bytes = prod(plan.scores) * plan.grid.p.computing.itemsize
     rule = "everything may be seen" if plan.grid.rule is None else str(plan.grid.rule)
     paths = ", ".join(f"{name} for {_count(count, 'head')}" for name, count in plan.paths.items())
+    computed = f"{plan.computed} computed ({plan.partial} partly masked)"
     lines = [
         ("scores", f"{letters(plan.scores)} = {words(plan.scores)}, {n_bytes / 2**20:.4g} MiB if they were stored"),
         ("mask", rule),
-        ("tile", f"{plan.tile[0]} queries x {plan.tile[1]} keys"),
-        (
-            "tiles",
-            f"{plan.tiles}: {plan.computed} computed ({plan.partial} partly masked), {plan.skipped} skipped ({share})",
-        ),
-        ("tasks", f"{plan.tasks}, of {_count(plan.heads_per_task, 'head')} each, on {_count(plan.threads, 'thread')}"),
-        ("softmax", paths),
+        ("tile", f"{_count(plan.tile[0], 'quer', 'y', 'ies')} x {_count(plan.tile[1], 'key')}"),
+        ("tiles", f"{plan.tiles}: {computed}, {plan.skipped} skipped ({percent}%)"),
+        ("tasks", f"{plan.tasks}, of up to {_count(plan.heads_per_task, 'head')}, on {_count(plan.threads, 'thread')}"),
+        ("softmax", paths or "no heads"),
         ("work", f"{plan.flops / 1e9:.4g} GFLOP"),
         ("memory", f"{plan.bytes / 2**20:.3g} MiB besides inputs and results"),
     ]
     return "\n".join(f"{name:8} {value}" for name, value in lines)
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+def _count(number: int, what: str, one: str = "", many: str = "s") -> str:
+    return f"{number} {what}{one if number == 1 else many}"
 
 
 def thread_count(faults: Faults, threads: Any) -> int | None:
     """``threads`` as a number, or None."""
-    return None if threads is None else integer(faults, "threads", threads, 1, "None or a number of threads", most=4096)
+    return (
+        None
+        if threads is None
+        else integer(faults, "threads", threads, 1, "None or a number of threads", most=MOST_THREADS)
+    )
 
 
 def _tile_size(faults: Faults, tile: Any) -> tuple[int, int] | None:
@@ -224,7 +237,21 @@ def attention_plan(
     rng = 0 if rng is None else rng  # a plan draws nothing, and needs none
     options = (mask, causal, bias, scale, softcap, sinks, dropout, rng)
     p = problem("attention_plan", given[0], given[1], given[2], *options, faults)
-    return planned(grid_of(p, threads, sizes))
+    grid = grid_of(p, threads, sizes, contiguous=all(x is not None for x in shaped))
+    return planned(replace(grid, p=_kept(p)))
+
+
+def _kept(p: Problem) -> Problem:
+    """A problem that a plan may keep: without the arrays, and with masks that nobody changes later."""
+    q, k, v = (np.broadcast_to(np.zeros((), x.dtype), x.shape) for x in (p.q, p.k, p.v))
+    mask, bias, sinks = (x.copy() if isinstance(x, np.ndarray) else x for x in (p.mask, p.bias, p.sinks))
+    return p._replace(q=q, k=k, v=v, mask=mask, bias=bias, sinks=sinks, rng=None)
+
+
+def _planned_again(shapes: Any, p: Problem, threads: int, tile: tuple[int, int]) -> AttentionPlan:
+    """A plan that was pickled or copied: without the arrays, which only stand for their shapes."""
+    q, k, v = (np.broadcast_to(np.zeros((), dtype), shape) for shape, dtype in shapes)
+    return planned(grid_of(p._replace(q=q, k=k, v=v), threads, tile, contiguous=True))
 
 
 def _dtype(faults: Faults, dtype: Any) -> Any:

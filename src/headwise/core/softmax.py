@@ -302,12 +302,17 @@ def merge(a: Partial, b: Partial) -> Partial:
     >>> print(merge(nothing, nothing).peak, merge(nothing, part(np.array([[0.0]]), np.array([[7.0]]))).acc)
     [-inf] [[7.]]
     """
+    peak, scale_a, scale_b = _met(a, b)
+    acc = a.acc * scale_a[..., None] + b.acc * scale_b[..., None]
+    return Partial(acc, a.total * scale_a + b.total * scale_b, peak)
+
+
+def _met(a: Partial, b: Partial) -> tuple[Array, Array, Array]:
+    """The peak of two partial results together, and what each is multiplied by for it."""
     seen_a, seen_b = (np.where(side.total == 0, -np.inf, side.peak) for side in (a, b))
     peak = np.maximum(seen_a, seen_b)
     reference = np.where(peak == -np.inf, 0, peak)
-    scale_a, scale_b = np.exp(seen_a - reference), np.exp(seen_b - reference)
-    acc = a.acc * scale_a[..., None] + b.acc * scale_b[..., None]
-    return Partial(acc, a.total * scale_a + b.total * scale_b, peak)
+    return peak, np.exp(seen_a - reference), np.exp(seen_b - reference)
 
 
 def row_maximum(scores: Array, bits: Array | None) -> Array:
@@ -332,7 +337,11 @@ def add(whole: Partial, more: Partial, joint: tuple[Array, Array] | None = None)
 
 def absorb(whole: Partial, more: Partial) -> None:
     """Merge ``more`` into ``whole``, in place, as :func:`merge` does."""
-    whole.acc[...], whole.total[...], whole.peak[...] = merge(whole, more)
+    peak, mine, other = _met(whole, more)
+    for each, added, column in ((whole.acc, more.acc, (..., None)), (whole.total, more.total, ...)):
+        np.multiply(each, mine[column], out=each)
+        np.add(each, added * other[column], out=each)
+    whole.peak[...] = peak
 
 
 def finish(whole: Partial) -> tuple[Array, Array]:
@@ -421,6 +430,8 @@ def _finished_parts(outs: Any, lses: Any) -> tuple[list[Partial], float, np.dtyp
         got = f"{len(pairs['outs'])} outs and {len(pairs['lses'])} lses"
         faults.value("outs and lses", "one lse for each of at least one out", got)
     faults.raise_any()
+    if isinstance(outs, np.ndarray) and outs.ndim == 2:  # its rows would be merged, which are queries of one result
+        faults.value("outs", "a list of results over different keys", f"one array {words(outs.shape)}", _BRACKETS)
     for i, (out, lse) in enumerate(zip(*pairs.values(), strict=True)):
         if not out.ndim:
             faults.value(f"outs[{i}]", "(..., n_q, d_v), one axis or more", "()")
@@ -444,6 +455,9 @@ def _finished_parts(outs: Any, lses: Any) -> tuple[list[Partial], float, np.dtyp
     return [_finished_part(out, lse, lse.dtype.type(shrink)) for out, lse in pieces], shrink, dtype
 
 
+_BRACKETS = "pass [out] and [lse] for one result, or those of several by zip(*results)"
+
+
 def _sequence(faults: Faults, name: str, value: Any) -> list[Array]:
     try:
         items = None if isinstance(value, str | bytes) else list(value)
@@ -452,7 +466,10 @@ def _sequence(faults: Faults, name: str, value: Any) -> list[Array]:
     except Exception:  # no sequence, or one that fails when it is read
         items = None
     if items is None:
-        faults.type(name, "a sequence of arrays", type(value).__name__)
+        one = isinstance(value, np.ndarray)
+        faults.type(
+            name, "a sequence of arrays", "one array" if one else type(value).__name__, _BRACKETS if one else ""
+        )
         return []
     return [given for i, item in enumerate(items) if (given := array(faults, f"{name}[{i}]", item)) is not None]
 

@@ -93,6 +93,15 @@ def test_large_scores(size: float, causal: bool) -> None:
     np.testing.assert_allclose(lse, steps.lse, rtol=1e-5)
 
 
+def test_blocks_that_are_done_again_are_put_where_they_belong() -> None:
+    """Of any task: a long sequence has several, of several blocks each."""
+    q, k, v = np.random.default_rng(3).standard_normal((3, 2, 700, 16)).astype(F)
+    k[:, 30] = 40 * q[:, 600]  # far ahead of what is seen first, for queries of the last task
+    got = hw.attention(q * F(5), k, v, scale=1.0)
+    wanted, _ = hw.scaled_dot_product_attention((q * F(5)).astype(np.float64), k, v, scale=1.0)
+    np.testing.assert_allclose(got, wanted, rtol=0, atol=0.05)
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize(("q_size", "scale", "cap"), [(1e38, 8.0, 30.0), (1e30, 2.0**59, 1e12), (1.0, 16.0, 30.0)])
 def test_a_softcap_does_not_hide_what_overflowed_on_the_way(q_size: float, scale: float, cap: float, sign: int) -> None:

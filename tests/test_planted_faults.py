@@ -20,7 +20,7 @@ PACKAGE = Path(headwise.__file__).parent
 TESTS = Path(__file__).parent
 JUDGES = ["test_facts.py", "test_design.py", "test_multihead.py"]
 
-ENGINE_JUDGE = "test_engine_judge.py"
+ENGINE_JUDGE, EDGES = "test_engine_judge.py", "test_engine_edges.py"
 # No judge draws examples: without hypothesis and other plugins pytest starts in half the time.
 BARELY, NO_PLUGINS = ("-q", "-x", "-p", "no:cacheprovider", "--noconftest"), {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
 
@@ -116,9 +116,10 @@ FAULTS = {
     "inputs written to": [(ATTENTION, "    scores = _scaled(", "    q *= p.computing.type(1)\n    scores = _scaled(")],
 }
 
-STEPS = "steps = self.grid.steps(self.lead, self.task.rows, path.backwards)"
-SINKS = "np.where(sinks == -np.inf, 0, 1)"
-LOOKED_AT = "return lost | unsound(whole, lambda: self.grid.alive(self.lead, self.task.rows))"
+STEPS = "self.steps = self.grid.steps(self.lead, task.rows, path.backwards)"
+SINKS = "(sinks > -np.inf).astype(p.computing)"
+LOOKED_AT = "return lost | out_of_range(whole.total, self.alive)"
+SPOILT = "return spoilt(done) if self.path is RAW and self.steps.strips else False"
 ENGINE_FAULTS = {
     "BLAS not given back": [(WORKERS, "            self.restore()\n", "            self.before = None\n")],
     "scratch shared between workers": [
@@ -140,15 +141,19 @@ ENGINE_FAULTS = {
         (ENGINE, STEPS, STEPS.replace("path.backwards", "path.backwards ^ (self.grid.threads > 1)"))
     ],
     "a tile of keys ends one early": [
-        (GRID, "cols = slice(edges[j], edges[j + 1])", "cols = slice(edges[j], edges[j + 1] - (j + 2 == len(edges)))")
+        (
+            GRID,
+            "cols = self.cols[j]\n",
+            "cols = self.cols[j]\n            cols = slice(cols.start, cols.stop - (cols.stop == self.p.scores[-1]))\n",
+        )
     ],
     "a tile of keys begins one late": [
-        (GRID, "cols = slice(edges[j], edges[j + 1])", "cols = slice(edges[j] + (j > 0), edges[j + 1])")
+        (GRID, "cols = self.cols[j]\n", "cols = slice(self.cols[j].start + (j > 0), self.cols[j].stop)\n")
     ],
     "words of the next tile's keys": [(GRID, "slice(first, last), np.dtype(", "slice(first + 1, last + 1), np.dtype(")],
     "steepness not looked at": [(PATHS, "or not steepness * LOG2_E <= _STEEP:", "or False:")],
     "steepness of negative slopes not looked at": [(GRID, "abs(slope) * distance", "slope * distance")],
-    "raw not looked at afterwards": [(ENGINE, LOOKED_AT, "return lost")],
+    "raw not looked at afterwards": [(ENGINE, LOOKED_AT, "return lost"), (ENGINE, SPOILT, "return False")],
     "a raw result accepted for all heads if one is sound": [
         (ENGINE, LOOKED_AT, f"lost = {LOOKED_AT[7:]}\n            return lost & lost.all()")
     ],
@@ -156,14 +161,16 @@ ENGINE_FAULTS = {
         (ENGINE, LOOKED_AT, f"lost = {LOOKED_AT[7:]}\n            return lost | lost.any()")
     ],
     "done again in another head's place": [(ENGINE, "task.shared.start + h,", "h,")],
-    "done again in another block's place": [(ENGINE, "start = task.rows.start + b * m", "start = b * m")],
-    "a total too small accepted": [(PATHS, "lost = (low < _LEAST[char])", "lost = (low <= 0)")],
-    "a total too large accepted": [(PATHS, "(high > _MOST[char])", "(high == np.inf)")],
-    "values too small accepted": [(PATHS, "lost |= size < _VALUE[char] * high", "lost |= size < 0")],
-    "negative outputs taken for small": [(PATHS, "size = np.maximum(most, -least)", "size = most")],
-    "outputs that are not finite accepted": [(PATHS, "~np.isfinite(high + size)", "~np.isfinite(high)")],
-    "dead rows taken for lost": [(PATHS, "np.where(alive(), whole.total, np.inf)", "whole.total")],
-    "lost rows taken for dead": [(PATHS, "np.where(alive(), whole.total,", "np.where(whole.total > 0, whole.total,")],
+    "done again in another block's place": [(ENGINE, "start = task.rows.start + b * m", "start = b * m"), EDGES],
+    "a total too small accepted": [(PATHS, "~((lowest >= least)", "~((lowest > 0)")],
+    "a total too large accepted": [(PATHS, "& (highest <= most)))", "))")],
+    "values too small accepted": [(PATHS, "(size >= _VALUE[out.dtype.char])", "(size >= 0)")],
+    "negative outputs taken for small": [(PATHS, "size = np.maximum(high, -low)", "size = high")],
+    "outputs that are not finite accepted": [
+        (PATHS, "~((size >= _VALUE[out.dtype.char]) & (size < np.inf))", "(size < _VALUE[out.dtype.char])")
+    ],
+    "dead rows taken for lost": [(PATHS, "np.where(alive(), total, np.inf)", "total")],
+    "lost rows taken for dead": [(PATHS, "np.where(alive(), total,", "np.where(total > 0, total,")],
     "sinks before the check": [
         (ENGINE, "if self.call.sinks is not None:", "if self.call.sinks is not None and self.path is not RAW:"),
         (
@@ -191,9 +198,15 @@ ENGINE_FAULTS = {
     "weights not cleared by the mask": [
         (SOFTMAX, "        np.bitwise_and(word, bits_there, out=word)\n", "        pass\n")
     ],
-    "masked NaN in v, tile by tile": [(SOFTMAX, "None if finite or bits is None else bits != 0", "None")],
-    "every value taken for finite": [(ENGINE, "finite = self.shrink is None", "finite = True")],
-    "small calls without a floor": [(ENGINE, "v, exp=RUNNING.exp)", "v)")],
+    "masked NaN in v, tile by tile": [(SOFTMAX, "None if finite or bits is None else np.asarray(bits != 0)", "None")],
+    "every value taken for finite": [(ENGINE, "finite = not path.rescaled", "finite = True")],
+    "small calls with a floor": [
+        (
+            ENGINE,
+            "whole = part(np.matmul(k, turned).swapaxes(-1, -2), v)",
+            "whole = part(np.matmul(k, turned).swapaxes(-1, -2), v, exp=LAST.exp)",
+        )
+    ],
     "dropout counted from the tile's start": [
         (
             ENGINE,
@@ -209,20 +222,27 @@ ENGINE_FAULTS = {
     "every part taken for the first": [(GRID, "len(new) == b - a", "True")],
     "the first part added to garbage": [(ENGINE, "self.blank(strip.blank)", "pass")],
     "blocks blanked that have seen keys": [(GRID, "() if fresh else new", "() if fresh else tuple(range(a, b))")],
-    "blocks that see nothing not blanked": [(ENGINE, "self.blank(steps.unseen)", "pass")],
-    "outgrown reference not noticed": [(ENGINE, "outgrown(whole) if self.shrink is None else", "")],
+    "blocks that see nothing not blanked": [(ENGINE, "self.blank(self.steps.unseen)", "pass")],
+    "outgrown reference not noticed": [(ENGINE, "if path is LAST else outgrown(whole)", "if True else 0")],
     "sums of values that overflow not noticed": [
-        (ENGINE, "outgrown(whole) if self.shrink is", "outgrown(whole) if path is not RUNNING and self.shrink is")
+        (ENGINE, "if path is LAST else outgrown(whole)", "if path is not REFERENCE else outgrown(whole)")
     ],
     "small calls that overflow not noticed": [
-        (ENGINE, "return whole if np.isfinite(whole.acc).all() else None", "return whole")
+        (ENGINE, "return whole if isfinite(np.add.reduce(whole.acc, axis=None)) else None", "return whole")
     ],
     "values left shrunk": [
         (
             ENGINE,
-            "        if self.shrink is not None:\n            np.multiply(",
+            "        if self.path.shrunk:\n            np.multiply(",
             "        if False:\n            np.multiply(",
         )
+    ],
+    "a query that overflowed taken for one without keys": [
+        (ENGINE, "if path is REFERENCE and abs(self.p.scale) > 1:", "if False:"),
+        EDGES,
+    ],
+    "a softcap over what overflowed": [
+        (ENGINE, "late = (path.rescaled or p.softcap is not None)", "late = path.rescaled")
     ],
     "outputs divided by the probability of being kept at the end": [
         (
@@ -231,11 +251,14 @@ ENGINE_FAULTS = {
             "            np.divide(whole.acc, p.computing.type(self.call.keep.kept), out=whole.acc)",
         )
     ],
-    "running maximum not rescaled": [(ENGINE, "(absorb if path.rescaled else add)", "add")],
-    "sinks in each part": [(ENGINE, SINKS, SINKS.replace(", 1)", ", -(-p.scores[-1] // self.grid.tiling.cols))"))],
+    "running maximum not rescaled": [(ENGINE, "if path.rescaled and not strip.fresh:", "if False:")],
+    "sinks in each part": [(ENGINE, SINKS, f"{SINKS} * p.computing.type(-(-p.scores[-1] // self.grid.tiling.cols))")],
     "sinks left out": [(ENGINE, "if self.call.sinks is not None:", "if False:")],
     "items under one item's mask": [(GRID, "varies[axis] |= size > 1", "varies[axis] |= has_heads and size > 1")],
-    "heads under one head's mask": [(GRID, "if varies and varies[-1]:", "if False:")],
+    "heads under one head's mask": [
+        (GRID, "if varies and varies[-1]:", "if False:"),
+        (GRID, "if not any(self.varies):", "if True:"),
+    ],
     "grouped heads tiled": [
         (
             GRID,
@@ -260,12 +283,12 @@ ENGINE_FAULTS = {
             ),
         ),
     ],
-    "-inf in a bias is no mask": [(ENGINE, "        if not hidden.any():\n", "        if True:\n")],
+    "-inf in a bias is no mask": [(ENGINE, "if hidden is None or not hidden.any():", "if True:")],
     "half results cut off": [
         (
             ENGINE,
-            "divided(whole).astype(out.dtype)",
-            "(divided(whole).view('u4') & np.uint32(0xFFFFE000)).view('f4').astype(out.dtype)",
+            "done.astype(out.dtype)",
+            "(done.view('u4') & np.uint32(0xFFFFE000)).view('f4').astype(out.dtype)",
         )
     ],
     "half results left as they were computed": [

@@ -538,8 +538,10 @@ MERGE_VALUES = [
     (
         np.ones((5, 3)),
         np.ones(5),
-        "outs: expected a list of results over different keys, got one array (5, 3); pass [out] and [lse] for one result, "
-        "or those of several by zip(*results)",
+        (
+            "outs: expected a list of results over different keys, got one array (5, 3); pass [out] and [lse] for one "
+            "result, or those of several by zip(*results)"
+        ),
     ),
 ]
 MERGE_TYPES = [

@@ -159,12 +159,14 @@ def refused(given: Scored) -> Any:
     dtype = given.raw.total.dtype.type
     found = np.zeros(given.raw.total.shape[:2], bool)
     alive = given.alive()
+    with np.errstate(all="ignore"):
+        out = divided(given.raw)
     for head in np.ndindex(found.shape):
-        totals, outputs = (x[head].astype(np.float64) for x in (given.raw.total, given.raw.acc))
+        totals, outputs = (x[head].astype(np.float64) for x in (given.raw.total, out))
         low = all(total >= 2.0 ** LEAST[dtype] for total in totals[alive])
         high = all(total <= 2.0 ** MOST[dtype] for total in totals.ravel())
         finite = np.isfinite(outputs).all()
-        largest = np.abs(outputs).max(initial=0) >= 2.0 ** VALUE[dtype] * totals.max()
+        largest = np.abs(outputs).max(initial=0) >= 2.0 ** VALUE[dtype]
         found[head] = not (low and high and finite and largest)
     return found
 

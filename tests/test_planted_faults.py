@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -242,7 +243,8 @@ ENGINE_FAULTS = {
         EDGES,
     ],
     "a softcap over what overflowed": [
-        (ENGINE, "late = (path.rescaled or p.softcap is not None)", "late = path.rescaled")
+        (ENGINE, "late = (path.rescaled or p.softcap is not None)", "late = path.rescaled"),
+        EDGES,
     ],
     "outputs divided by the probability of being kept at the end": [
         (
@@ -323,14 +325,32 @@ def test_without_a_fault_the_copy_is_green_and_is_what_runs(copied):
     assert "the copy is imported" in judge(copied)[1]
 
 
-@pytest.mark.parametrize("fault", FAULTS)
-def test_a_planted_fault_makes_tests_fail(fault, copied):
-    judges = [item for item in FAULTS[fault] if isinstance(item, str)]
+def planted(fault, folder):
+    """Plant a fault in a copy of its own, and let it be judged."""
+    copy = Path(shutil.copytree(PACKAGE, folder / "headwise", ignore=shutil.ignore_patterns("__pycache__", "data")))
     for name, right, wrong in (item for item in FAULTS[fault] if not isinstance(item, str)):
-        path = copied / name
+        path = copy / name
         source = path.read_text()
         assert source.count(right) == 1, f"{right!r} occurs {source.count(right)} times in {name}"
         path.write_text(source.replace(right, wrong))
-    code, text = judge(copied, judges or JUDGES)
+    return judge(copy, [item for item in FAULTS[fault] if isinstance(item, str)] or JUDGES)
+
+
+@pytest.fixture(scope="module")
+def verdicts(request, tmp_path_factory):
+    """The verdict on each fault that is asked for: as many at a time as there are cores, since each is a process."""
+    asked = [
+        item.callspec.params["fault"]
+        for item in request.session.items
+        if hasattr(item, "callspec") and "fault" in item.callspec.params and item.path == request.path
+    ]
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        yield {fault: pool.submit(planted, fault, tmp_path_factory.mktemp("fault")) for fault in asked}
+        pool.shutdown(cancel_futures=True)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_makes_tests_fail(fault, verdicts):
+    code, text = verdicts[fault].result()
     assert code == 1, text
     assert re.search(r"^FAILED ", text, re.M), text

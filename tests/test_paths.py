@@ -33,7 +33,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 NAN, INF = np.nan, np.inf
 FLOATS = [np.float32, np.float64]
 LEAST, MOST = {np.float32: -60, np.float64: -500}, {np.float32: 100, np.float64: 900}
-EARLY, VALUE = {np.float32: 64, np.float64: 600}, {np.float32: -40, np.float64: -400}
+EARLY, VALUE = {np.float32: 80, np.float64: 600}, {np.float32: -40, np.float64: -400}
 
 
 def checked(q: Any, k: Any, v: Any, **options: Any) -> Problem:

@@ -55,7 +55,7 @@ PATHS = (RAW, REFERENCE, RUNNING, EXACT, LAST)
 # The least total of a row: what underflows is less than 2**-66 of it (float32) for each key.
 _LEAST = {"f": 2.0**-60, "d": 2.0**-500}
 _MOST = {"f": 2.0**100, "d": 2.0**900}  # and the largest, well below what overflows
-_EARLY = {"f": 2.0**64, "d": 2.0**600}  # a total over the first keys beyond which more keys may well overflow
+_EARLY = {"f": 2.0**80, "d": 2.0**600}  # a total over the first keys beyond which more keys may well overflow
 _VALUE = {"f": 2.0**-40, "d": 2.0**-400}  # the largest value of a head from where on products with weights are kept
 
 

@@ -50,6 +50,15 @@ def test_a_small_call_has_the_bits_of_a_large_one() -> None:
     np.testing.assert_array_equal(hw.attention(many, many, np.broadcast_to(v, (20_000, 2, 1)))[7], alone)
 
 
+@pytest.mark.parametrize("types", ["fdd", "dfd", "ddf", "ffd"])
+def test_a_small_call_of_several_types_is_the_large_one(types: str) -> None:
+    arrays = np.random.default_rng(5).standard_normal((3, 2, 6, 3))
+    q, k, v = (x.astype(char) for x, char in zip(arrays, types, strict=True))
+    alone = hw.attention(q, k, v)
+    assert alone.dtype == np.float64
+    np.testing.assert_array_equal(alone, hw.attention(q, k, v, progress=lambda done, total: None))
+
+
 def test_a_query_that_overflows_when_it_is_scaled() -> None:
     q, k = full((64, 1), 1e30), full((64, 1), -2e-38)  # scores of -20, by way of 1e39
     np.testing.assert_allclose(hw.attention(q, k, full((64, 1), 1), scale=1e9), 1, rtol=1e-6)

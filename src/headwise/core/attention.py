@@ -17,7 +17,7 @@ from headwise.core.dropout import Keep
 from headwise.core.masks import Mask, as_mask
 from headwise.core.masks import causal as causal_rule
 from headwise.core.positions import Alibi
-from headwise.core.shapes import Array, Problem, letters, problem
+from headwise.core.shapes import Array, Problem, letters, problem, product_dtype
 from headwise.core.softmax import logsumexp, softmax, weighted_sum
 
 
@@ -82,8 +82,9 @@ def _scaled(q: Array, k_t: Array, scale: float) -> Array:
 
     One so far from 1 that float32 would lose digits on the way is applied in float64.
     """
-    if q.dtype == np.float32 and scale and not 2.0**-60 <= abs(scale) <= 2.0**60:
-        return _scaled(q.astype(np.float64), k_t.astype(np.float64), scale).astype(q.dtype)
+    wide = product_dtype(q.dtype, scale)
+    if wide != q.dtype:
+        return _scaled(q.astype(wide), k_t.astype(wide), scale).astype(q.dtype)
     factor = q.dtype.type(scale)
     return _per_head(q * factor, k_t) if abs(scale) <= 1 else np.multiply(_per_head(q, k_t), factor)
 

@@ -190,7 +190,6 @@ class _Stack:
             if path is REFERENCE and abs(self.p.scale) > 1:  # a scaled query that overflowed may have made it so
                 wrong |= (blind & self.alive()).any(axis=-1)
             whole.acc[blind] *= 0  # the floor of exp; NaN where that met an infinite value
-            whole.total[blind] = 0
         return wrong
 
     def blank(self, blocks: tuple[int, ...]) -> None:

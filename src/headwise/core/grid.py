@@ -17,7 +17,7 @@ import numpy as np
 
 from headwise.core.masks import ALL, NONE, SOME, UNSURE, Mask, as_mask, causal
 from headwise.core.paths import Path, first_path
-from headwise.core.shapes import FLOAT32, FLOAT64, Array, Problem, Shape, batch_axes
+from headwise.core.shapes import Array, Problem, Shape, batch_axes, product_dtype
 from headwise.core.workers import default_threads
 
 _PACKED = 1_000_000  # rows * cols * d up to which OpenBLAS multiplies without packing its operands first
@@ -25,7 +25,6 @@ _SCORES = 2**21  # bytes of scores that a worker holds at once: about its cache
 _HELD = 5 * 2**20  # bytes of scores, queries and partial results together
 _TASKS = 4  # that each worker should get at least, so that they end together
 _TINY = 8_000_000  # operations below which a second thread costs more than it saves
-_WIDE = 60  # scales beyond 2**-60 to 2**60 are applied in float64, as in the definition
 
 
 # ----------------------------------------------------------------------------------------- sizes
@@ -379,8 +378,7 @@ def grid_of(p: Problem, threads: int | None, tile: tuple[int, int] | None = None
     sizes, varies, views = tiling(p, rule, tile), _varies(p, rule), _grouped(p)
     axes, work = _stacking(views, varies), 2 * prod(p.scores) * (p.q.shape[-1] + p.v.shape[-1])
     threads = (1 if work < _TINY else default_threads()) if threads is None else threads
-    far = p.computing == FLOAT32 and bool(p.scale) and not 2.0**-_WIDE <= abs(p.scale) <= 2.0**_WIDE
-    product = FLOAT64 if far else p.computing
+    product = product_dtype(p.computing, p.scale)
     rows, scores = sizes.height * sizes.rows, sizes.cols
     wide = scores * (2 if p.dropout else 1) + p.q.shape[-1] + 2 * p.v.shape[-1]
     fit = min(_SCORES // (rows * scores), _HELD // (rows * wide)) // p.computing.itemsize

@@ -136,6 +136,12 @@ def computing_dtype(dtype: np.dtype[Any]) -> np.dtype[Any] | None:
     return FLOAT32 if dtype.name == "bfloat16" else None
 
 
+def product_dtype(computing: np.dtype[Any], scale: float) -> np.dtype[Any]:
+    """The type in which queries are scaled and multiplied: float64 where the scale would cost float32 its digits."""
+    far = bool(scale) and not 2.0**-60 <= abs(scale) <= 2.0**60
+    return FLOAT64 if far else computing
+
+
 def result_dtype(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
     """The float type that holds all of them; two different half types meet in float32."""
     if any(computing_dtype(dtype) == FLOAT64 for dtype in dtypes):

@@ -38,10 +38,8 @@ def exponentials(
     """``exp(scores - peak)`` over the last axis, and the peak: the row's maximum unless another reference is given.
 
     A row of ``-inf`` alone has exponentials 0, and peak ``-inf`` unless one is given; the rest is the plain formula,
-    NaN and ``+inf`` too. A peak of 0 (the number) is not subtracted.
+    NaN and ``+inf`` too.
     """
-    if isinstance(peak, float) and peak == 0:
-        return exp(scores, out=out), peak
     peak = np.maximum.reduce(scores, axis=-1, initial=-np.inf) if peak is None else np.asarray(peak, scores.dtype)
     # -inf - -inf would be NaN: the lowest finite number leaves a row of -inf as it is, and no other row has that peak
     reference = np.maximum(peak, _LOWEST[scores.dtype.char])
@@ -226,7 +224,7 @@ def part(
     """
     mine, acc, total = (None, None, None) if into is None else (scores, into.acc, into.total)
     taken: Any = peak
-    if peak.__class__ is float and peak == 0:
+    if peak.__class__ is float and peak == 0:  # nothing is subtracted
         weights = exp(scores, mine)
     else:
         if bits is not None and peak is None:  # a hidden score must not be the maximum

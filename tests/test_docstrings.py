@@ -12,7 +12,7 @@ import headwise as hw
 from headwise import masks
 
 SECTIONS = re.compile(r"^(\w[\w ]*)\n-+$", re.MULTILINE)
-OF_ANY_SHAPE = {"softmax", "logsumexp"}  # their x has any axes, of which `axis` is one
+OF_ANY_SHAPE = {"softmax", "softmax_vjp", "logsumexp"}  # their x has any axes, of which `axis` is one
 FOR_OTHER_MODULES = {"as_mask", "misfits", "words"}  # of core: no section, since no user calls them
 
 

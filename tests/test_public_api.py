@@ -10,6 +10,7 @@ import headwise as hw
 from headwise import masks
 
 NAMES = {
+    "AttentionGradients",
     "AttentionPlan",
     "attention",
     "attention_plan",
@@ -19,6 +20,7 @@ NAMES = {
     "alibi",
     "alibi_slopes",
     "attention_steps",
+    "attention_vjp",
     "causal_mask",
     "logsumexp",
     "masks",
@@ -26,6 +28,7 @@ NAMES = {
     "multi_head_attention",
     "scaled_dot_product_attention",
     "softmax",
+    "softmax_vjp",
 }
 OPTIONS = ["causal", "bias", "scale", "softcap", "sinks", "dropout", "rng"]
 
@@ -68,9 +71,10 @@ def test_fixed_signatures():
     assert signature(hw.scaled_dot_product_attention) == ["q", "k", "v", "mask=None", *options]
     running = ["*return_lse=False", "*threads=None", "*progress=None"]
     assert signature(hw.attention) == ["q", "k", "v", "mask=None", *options, *running]
+    assert signature(hw.attention_vjp) == signature(hw.attention)
     assert signature(hw.attention_steps) == signature(hw.scaled_dot_product_attention)
     assert signature(hw.causal_mask) == ["n"]
-    assert signature(hw.softmax) == signature(hw.logsumexp) == ["x", "axis=-1"]
+    assert signature(hw.softmax) == signature(hw.logsumexp) == signature(hw.softmax_vjp) == ["x", "axis=-1"]
     assert signature(hw.merge_attention) == ["outs", "lses"]
     assert signature(hw.alibi_slopes) == ["n_heads"]
     layer = ["x", "w_q", "w_k", "w_v", "w_o", "heads", "causal=False"]

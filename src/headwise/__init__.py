@@ -3,6 +3,7 @@
 from headwise.core import masks
 from headwise.core.attention import AttentionSteps, attention_steps, scaled_dot_product_attention
 from headwise.core.engine import attention
+from headwise.core.gradients import AttentionGradients, attention_vjp, softmax_vjp
 from headwise.core.masks import Mask, causal_mask
 from headwise.core.plan import AttentionPlan, attention_plan
 from headwise.core.positions import alibi, alibi_slopes
@@ -12,6 +13,7 @@ from headwise.layers.multihead import MultiHeadSelfAttention, multi_head_attenti
 __version__ = "0.1.0"
 
 __all__ = [
+    "AttentionGradients",
     "AttentionPlan",
     "AttentionSteps",
     "Mask",
@@ -21,6 +23,7 @@ __all__ = [
     "attention",
     "attention_plan",
     "attention_steps",
+    "attention_vjp",
     "causal_mask",
     "logsumexp",
     "masks",
@@ -28,4 +31,5 @@ __all__ = [
     "multi_head_attention",
     "scaled_dot_product_attention",
     "softmax",
+    "softmax_vjp",
 ]

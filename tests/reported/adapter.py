@@ -17,61 +17,62 @@ class Waiting(NotImplementedError):  # noqa: N818 - not an error of anyone
 CAUSAL = {"lower_right": masks.causal(), "upper_left": masks.causal(0)}
 
 
+def _call(
+    *,
+    q: Any,
+    k: Any,
+    v: Any,
+    mask: Any = None,
+    bias: Any = None,
+    key_mask: Any = None,
+    key_lengths: Any = None,
+    segments: Any = None,
+    causal: str | None = None,
+    window: tuple[int | None, int | None] | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    alibi_slopes: Any = None,
+    sink: Any = None,
+    dropout_p: float = 0.0,
+    training: bool = True,
+    seed: int | None = None,
+) -> Arrays:
+    """The arguments of attention, in our words."""
+    if bias is not None and alibi_slopes is not None:
+        raise Waiting("bias and ALiBi in one call")
+    constraints = [] if mask is None else [mask]
+    if key_mask is not None:
+        constraints.append(masks.keys(key_mask))
+    if key_lengths is not None:
+        constraints.append(masks.lengths(key_lengths))
+    if segments is not None:
+        constraints.append(masks.segments(*segments))
+    if causal is not None:
+        constraints.append(CAUSAL[causal])
+    if window is not None:
+        constraints.append(masks.window(*window))
+    return {
+        "q": q,
+        "k": k,
+        "v": v,
+        "mask": reduce(and_, constraints) if constraints else None,
+        "bias": bias if alibi_slopes is None else hw.alibi(alibi_slopes),
+        "scale": scale,
+        "softcap": softcap,
+        "sinks": sink,
+        "dropout": dropout_p if training else 0.0,
+        "rng": seed,
+    }
+
+
 class Adapter:
     """One method for each operation of `cases.py`; results are dicts of arrays."""
 
     def softmax(self, *, x: Any, axis: int) -> Arrays:
         return {"out": hw.softmax(x, axis=axis)}
 
-    def attention(
-        self,
-        *,
-        q: Any,
-        k: Any,
-        v: Any,
-        mask: Any = None,
-        bias: Any = None,
-        key_mask: Any = None,
-        key_lengths: Any = None,
-        segments: Any = None,
-        causal: str | None = None,
-        window: tuple[int | None, int | None] | None = None,
-        scale: float | None = None,
-        softcap: float | None = None,
-        alibi_slopes: Any = None,
-        sink: Any = None,
-        block: int | None = None,
-        dropout_p: float = 0.0,
-        training: bool = True,
-        seed: int | None = None,
-        want: tuple[str, ...] = (),
-    ) -> Arrays:
-        if bias is not None and alibi_slopes is not None:
-            raise Waiting("bias and ALiBi in one call")
-        constraints = [] if mask is None else [mask]
-        if key_mask is not None:
-            constraints.append(masks.keys(key_mask))
-        if key_lengths is not None:
-            constraints.append(masks.lengths(key_lengths))
-        if segments is not None:
-            constraints.append(masks.segments(*segments))
-        if causal is not None:
-            constraints.append(CAUSAL[causal])
-        if window is not None:
-            constraints.append(masks.window(*window))
-        call = {
-            "q": q,
-            "k": k,
-            "v": v,
-            "mask": reduce(and_, constraints) if constraints else None,
-            "bias": bias if alibi_slopes is None else hw.alibi(alibi_slopes),
-            "scale": scale,
-            "softcap": softcap,
-            "sinks": sink,
-            "dropout": dropout_p if training else 0.0,
-            "rng": seed,
-        }
-        return self.attend(call, block, want)
+    def attention(self, *, block: int | None = None, want: tuple[str, ...] = (), **given: Any) -> Arrays:
+        return self.attend(_call(**given), block, want)
 
     def attend(self, call: Arrays, block: int | None, want: tuple[str, ...]) -> Arrays:
         """By the definition, which knows no blocks."""
@@ -81,8 +82,9 @@ class Adapter:
             got["lse"] = hw.attention_steps(**call).lse
         return got
 
-    def attention_grad(self, **given: Any) -> Arrays:
-        raise Waiting("gradients: attention_vjp")
+    def attention_grad(self, *, dout: Any, **given: Any) -> Arrays:
+        _, vjp = hw.attention_vjp(**_call(**given))
+        return {f"d{name}": gradient for name, gradient in vjp(dout)._asdict().items() if gradient is not None}
 
     def alibi_slopes(self, *, n: int) -> Arrays:
         return {"out": hw.alibi_slopes(n)}

@@ -13,7 +13,6 @@ from reported.decided import DECIDED
 from reported.runner import ERRORS, Outcome, mismatch, run_case
 
 WAITING = {
-    "gradients: attention_vjp": ["B005", "B011", "B096", "B155", "B157", "B159"],
     "rope": ["B111", "B113", "B115", "B117", "B119", "B187", "B189"],
     "cache: KVCache": ["B121", "B123", "B124", "B126", "B129"],
     "layer: biases": ["B090", "B166", "B168"],

@@ -14,17 +14,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from headwise.core import workers
+from headwise.core.call import Call
 from headwise.core.dropout import Keep
 from headwise.core.grid import Grid, Strip, Task, grid_of
 from headwise.core.masks import Mask
 from headwise.core.paths import (
     EXACT,
     LAST,
-    PATHS,
     RAW,
     REFERENCE,
     RUNNING,
     Path,
+    moderate,
     out_of_range,
     outgrown,
     overflowing,
@@ -42,6 +43,7 @@ class _Results(NamedTuple):
 
     out: Array  # (..., L, R, n_q, d_v)
     lse: Array | None  # (..., L, R, n_q)
+    rows: Rows | None
 
 
 class _Scratch:
@@ -100,7 +102,7 @@ class _Stack:
         self.call, self.scratch, self.task, self.path = call, scratch, task, path
         self.grid, self.p, self.lead = call.grid, call.p, call.grid.lead(task)
         self.heads = task.heads
-        self.k, self.v = call.k[self.heads[:-1]], call.v[self.heads[:-1]]  # (h, 1, 1, n_k, d)
+        self.k, self.v = (x[self.heads[:-1]][:, :, None] for x in (call.k, call.v))  # (h, 1, 1, n_k, d)
         self.queries = self._queries()  # (h, r, b, d_k, m)
         *lead, _, m = self.queries.shape
         shape = (*lead, m, self.v.shape[-1])
@@ -237,27 +239,15 @@ class _Stack:
         if after is not None:
             np.multiply(scores, after, out=scores)
         if self.p.softcap is not None:
-            cap, unit = self.p.computing.type(self.p.softcap), self.p.computing.type(self.path.unit)
-            np.tanh(np.divide(scores, cap, out=scores), out=scores)
-            np.multiply(scores, cap * unit, out=scores)
+            self.call.cap(scores, self.path.unit)
 
     def add_bias(self, strip: Strip, scores: Array, bits: Array | None) -> Array | None:
         """Add the bias; return the bits of who may attend to whom, to which ``-inf`` in the bias belongs."""
-        p, call = self.p, self.call
-        if call.bias is not None:  # never raw, so that its unit is 1
-            tile = _thin(call.bias[self.heads])[..., strip.rows, strip.cols].astype(p.computing, copy=False)
-        else:  # one number a diagonal: neither computed nor stored for each pair
-            slopes = call.slopes[self.heads] * self.path.unit
-            tile = p.bias._spread(p.scores, self.lead, slopes, p.computing, strip.rows, strip.cols)
+        tile = self.call.bias_tile(self.heads, self.lead, strip.rows, strip.cols, self.path.unit)
         tile = tile.reshape(*tile.shape[:2], -1, *scores.shape[-2:])
         there, beside = in_memory_order(scores, tile)
         np.add(there, beside, out=there)
-        hidden = tile == -np.inf if call.may_hide else None
-        if hidden is None or not hidden.any():
-            return bits
-        allowed: Array = hidden.astype(f"u{p.computing.itemsize}")
-        allowed -= 1  # 0 where it was 1, all bits where it was 0
-        return allowed if bits is None else allowed & bits
+        return self.call.seen(tile, bits)
 
     def kept(self, strip: Strip, scores: Array) -> Array:
         """Which weights of a strip dropout keeps: words with all bits set, of the shape of its scores."""
@@ -265,20 +255,22 @@ class _Stack:
         kept = _shaped(self.scratch.kept, h, r, b, w, m).swapaxes(-1, -2)
         for i, j in np.ndindex(h, r):
             head = self.grid.flat(self.task.outer, self.task.shared.start + i, self.task.grouped.start + j)
-            keep = self.call.keep.tile(head, strip.rows, strip.cols).view(np.int8)
-            kept[i, j] = np.negative(keep, out=keep).T.reshape(b, m, w)  # -1 has all bits set, in any width
+            kept[i, j] = self.call.kept(head, strip.rows, strip.cols).T.reshape(b, m, w)
         return kept.view(f"u{self.p.computing.itemsize}")
 
     def write(self) -> Array | bool:
         """Divide, and write the results; returns the heads of a raw one whose output tells that something was lost."""
         p, whole, rows = self.p, self.whole, (*self.heads, self.task.rows)
-        out, lse = self.call.results
+        out, lse, kept_rows = self.call.results
+        blind = None if kept_rows is None else (whole.total == 0) | (whole.peak == -np.inf)
         if self.call.sinks is not None:  # one more part, whose value is nothing
             sinks = self.call.sinks[self.heads][..., None, None]  # (h, r, 1, 1)
             absorb(whole, Partial(np.zeros((), p.computing), (sinks > -np.inf).astype(p.computing), sinks))
         mine = out[rows].reshape(whole.acc.shape)
         if lse is not None:  # before the total becomes a mere divisor
             lse[rows].reshape(whole.total.shape)[...] = log_total(whole)
+        if kept_rows is not None:
+            self.remember(kept_rows, rows, blind)
         if self.path.shrunk:
             np.multiply(whole.total, self.shrink, out=whole.total)
         if p.dropout and self.call.keep.kept:  # not acc divided, which might overflow
@@ -290,10 +282,16 @@ class _Stack:
             mine[...] = done.astype(out.dtype)
         return spoilt(done) if self.path is RAW and self.steps.strips else False
 
-
-def _thin(x: Array) -> Array:
-    """x (h, r, ...) with a size of 1 where these axes are only stretched."""
-    return x[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in x.strides[:2])]
+    def remember(self, kept: Rows, rows: Any, blind: Any) -> None:
+        """Note what the weights can be made from again."""
+        whole = self.whole
+        total, peak, raw = np.where(blind, 0, whole.total), whole.peak, np.asarray(self.path is RAW)
+        if raw:
+            far = ~((peak == 0) & moderate(total))  # to divide by such a total could underflow, or overflow
+            total, peak = np.where(far & (total != 0), 1, total), np.where(far, log_total(whole), peak)
+            raw = ~far | blind
+        for each, value in zip(kept, (peak, total, raw), strict=True):
+            each[rows] = np.broadcast_to(value, total.shape).reshape(each[rows].shape)
 
 
 def _head_of(task: Task, h: int, r: int) -> Task:
@@ -317,26 +315,16 @@ def _reference(here: Partial, scores: Array, bits: Array | None) -> Array:
 
 
 # --------------------------------------------------------------------------------------- one call
-class _Call:
-    """What all workers of a call share. Nothing in it changes."""
+class _Call(Call):
+    """One call of attention, with what it writes."""
 
-    def __init__(self, grid: Grid, p: Problem, results: _Results) -> None:
-        self.grid, self.p, self.results = grid, p, results
-        self.views = views = grid.views(p)
-        self.q, self.bias = views.q, views.bias
-        self.k, self.v = (x[..., None, :, :] for x in (views.k, views.v))  # (..., L, 1, 1, n_k, d)
-        self.slopes: Any = views.slopes
-        self.sinks: Any = views.sinks
-        self.keep: Any = None if p.rng is None or p.dropout == 0 else Keep(p.dropout, p.rng)
-        # whether a bias may hold -inf: a dense one, and alibi so steep that it does not fit the type
-        steepest = p.bias.steepest(p.scores) if isinstance(p.bias, Alibi) else np.inf
-        self.may_hide = not steepest < float(np.finfo(p.computing).max)
-        self.keys_first = self.bias is None  # a dense bias would be read across its rows
+    def __init__(self, grid: Grid, p: Problem, keep: Keep | None, results: _Results) -> None:
+        super().__init__(grid, p, keep)
+        self.results = results
         # whether the product of scaled queries and keys is a score, before alibi
         self.product_is_score = (
             self.keys_first and p.softcap is None and p.computing == grid.product and abs(p.scale) <= 1
         )
-        self.scales = {path: _scales(p, path, grid.product) for path in PATHS}
 
     def start(self) -> Callable[[Task], None]:
         """What a worker does with a task."""
@@ -353,25 +341,46 @@ class _Call:
             _Stack(self, scratch, _head_of(task, *divmod(head, n_grouped)), path).attend()
 
 
-def _scales(p: Problem, path: Path, product: Any) -> tuple[Any, Any]:
-    """What queries are multiplied by, and what products with keys are, or None: so that none overflows on the way.
+class Rows(NamedTuple):
+    """What each row of a softmax ended with: its weights are ``exp(score - peak) / total``, tile by tile."""
 
-    Raw and by reference, a query that overflows shows in the result, unless a softcap makes it finite again.
-    """
-    late = (path.rescaled or p.softcap is not None) and abs(p.scale) > 1 and product == p.computing
-    unit = path.unit if p.softcap is None else 1.0
-    return product.type(1.0 if late else p.scale * unit), p.computing.type(p.scale) if late else None
+    peak: Array  # (..., L, R, n_q)  the reference taken off
+    total: Array  # (..., L, R, n_q)  the denominator, sinks included; 0 for a query that sees no key
+    raw: Array  # (..., L, R, n_q)  bool: whether nothing was taken off and scores were in raw's unit
 
 
 def _compute(grid: Grid, p: Problem, return_lse: bool, progress: Any) -> Any:
     lead = p.scores[:-1]
     out = np.empty((*lead, p.v.shape[-1]), p.dtype)
     lse = np.empty(lead, p.computing) if return_lse else None
-    each = (*grid.stacking.outer, *grid.stacking[1:])
-    results = _Results(out.reshape(*each, *out.shape[-2:]), None if lse is None else lse.reshape(*each, lead[-1]))
-    call = _Call(grid, p, results)
-    workers.run(call.start, grid.tasks(), grid.threads, progress, grid.size)
+    _attend(grid, p, keep_of(p), _Results(out, lse, None), progress)
     return out if lse is None else (out, lse)
+
+
+def remembered(grid: Grid, p: Problem, keep: Keep | None, progress: Any) -> tuple[Array, Array, Rows]:
+    """Output and log-sum-exp, both in the computing type, and what a gradient needs to make the weights again."""
+    lead = p.scores[:-1]
+    out, lse = np.empty((*lead, p.v.shape[-1]), p.computing), np.empty(lead, p.computing)
+    rows = Rows(np.empty_like(lse), np.empty_like(lse), np.empty(lead, bool))
+    return out, lse, _attend(grid, p, keep, _Results(out, lse, rows), progress)
+
+
+def keep_of(p: Problem) -> Keep | None:
+    """Which weights dropout keeps, if it drops any; draws from the generator."""
+    return None if p.rng is None or p.dropout == 0 else Keep(p.dropout, p.rng)
+
+
+def _attend(grid: Grid, p: Problem, keep: Keep | None, whole: _Results, progress: Any) -> Any:
+    """Fill these results, of leading axes (..., H); returns the rows as tasks see them."""
+    each = (*grid.stacking.outer, *grid.stacking[1:])
+
+    def apart(x: Array | None) -> Any:
+        return None if x is None else x.reshape(*each, *x.shape[len(p.scores) - 2 :])
+
+    rows = None if whole.rows is None else Rows(*map(apart, whole.rows))
+    call = _Call(grid, p, keep, _Results(apart(whole.out), apart(whole.lse), rows))
+    workers.run(call.start, grid.tasks(), grid.threads, progress, grid.size)
+    return rows
 
 
 # -------------------------------------------------------------------------------- small and simple
@@ -474,7 +483,7 @@ def attention(
             if whole is not None:
                 return divided(whole)
     faults = Faults("attention")
-    threads, progress = thread_count(faults, threads), _callable(faults, progress)
+    threads, progress = thread_count(faults, threads), callable_or_none(faults, progress)
     return_lse = flag(faults, "return_lse", return_lse)
     p = problem("attention", q, k, v, mask, causal, bias, scale, softcap, sinks, dropout, rng, faults)
     return _compute(grid_of(p, threads), p, return_lse, progress)
@@ -521,7 +530,7 @@ def run(
     if not isinstance(plan, AttentionPlan):
         faults.type("plan", "a plan of hw.attention_plan(...)", given_as(plan))
         faults.raise_any()
-    progress, return_lse = _callable(faults, progress), flag(faults, "return_lse", return_lse)
+    progress, return_lse = callable_or_none(faults, progress), flag(faults, "return_lse", return_lse)
     was = plan.grid.p
     options = (was.mask, was.causal, was.bias, was.scale, was.softcap, was.sinks, was.dropout, rng)
     p = problem("run", q, k, v, *options, faults)
@@ -534,7 +543,8 @@ def run(
     return _compute(plan.grid.for_arrays(p), p, return_lse, progress)
 
 
-def _callable(faults: Faults, progress: Any) -> Any:
+def callable_or_none(faults: Faults, progress: Any) -> Any:
+    """``progress`` as a function, or None."""
     if progress is not None and not callable(progress):
         faults.type("progress", "None or a function of (done, total)", given_as(progress))
     return progress

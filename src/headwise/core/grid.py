@@ -7,7 +7,7 @@ from __future__ import annotations  # help() then shows ArrayLike as it is writt
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, reduce
 from itertools import groupby, pairwise
 from math import prod
@@ -53,6 +53,15 @@ def tiling(p: Problem, rule: Mask | None, tile: tuple[int, int] | None = None) -
     return Tiling(rows, cols, max(1, min(tall, 16)))
 
 
+def backward_tiling(p: Problem, rule: Mask | None) -> Tiling:
+    """The same for gradients: five products a tile, each of which adds up over a side of it, want larger ones."""
+    n_q, n_k = p.scores[-2:]
+    rows = max(1, min(64, n_q))
+    cols = 256 if rule is None else 128
+    cols = -(-n_k // max(1, -(-n_k // cols) * 16)) * 16  # tiles of one size, or nearly
+    return Tiling(rows, max(1, min(cols, n_k)), max(1, min(n_q // rows, 8)))
+
+
 # ------------------------------------------------------------------------------- the leading axes
 class Views(NamedTuple):
     """A problem's arrays as tasks see them, nothing copied; leading axes (..., L, R)."""
@@ -84,12 +93,17 @@ def rule_of(p: Problem) -> Mask | None:
     return rule
 
 
+def _n_groups(p: Problem) -> int:
+    """The key heads of each item."""
+    n_heads = p.scores[-3] if len(p.scores) > 2 else 1
+    n_groups: int = max(x.shape[-3] if x.ndim > 2 else 1 for x in (p.k, p.v))
+    return n_groups if 0 < n_groups <= n_heads else n_heads
+
+
 def _grouped(p: Problem) -> tuple[Array, ...]:
     """q as (batch..., G, R, n_q, d_k), k and v as (batch..., G, 1, n_k, d), a dense bias as q: views."""
-    lead = p.scores[:-2]
+    lead, n_groups = p.scores[:-2], _n_groups(p)
     batch, n_heads = lead[:-1], lead[-1] if lead else 1
-    n_groups = max(x.shape[-3] if x.ndim > 2 else 1 for x in (p.k, p.v))
-    n_groups = n_groups if 0 < n_groups <= n_heads else n_heads
     apart = (*batch, n_groups, n_heads // n_groups if n_groups else 1)
     wide: tuple[Array, ...] = (np.broadcast_to(p.q, (*batch, n_heads, *p.q.shape[-2:])),)
     if isinstance(p.bias, np.ndarray):
@@ -234,6 +248,14 @@ class Grid:
         one = self.tiling.height * self.tiling.rows * self.tiling.cols * self.p.computing.itemsize
         return max(2, min(16, 2**22 // one))
 
+    @property
+    def key_lead(self) -> Shape:
+        """The axes (batch..., G, R or 1) of what is summed for keys: R where heads are gone through one by one."""
+        n_groups, axes = _n_groups(self.p), self.stacking
+        batch = self.p.scores[:-3]
+        apart = len(axes.outer) == len(batch) + 2
+        return (*batch, n_groups, axes.outer[-1] if apart else 1)
+
     def spans(self) -> list[slice]:
         """The queries of each task: whole tiles, then what is left over."""
         n_q, (rows, _, height) = self.p.scores[-2], self.tiling
@@ -320,6 +342,22 @@ class Grid:
                 strips.append(Strip(kind, blocks, span, cols, fresh, () if fresh else new, masked))
         return Steps(tuple(strips), tuple(i for i in range((stop - start) // step) if not touched >> i & 1))
 
+    def words(self, lead: Shape, strip: Strip, repeated: int) -> Array | None:
+        """Words as of `bits`, as (rows * repeated, cols) with neighbouring rows alike; None if all may attend."""
+        return self._words(lead, strip.rows.start, strip.rows.stop, strip.cols.start, strip.cols.stop, repeated)
+
+    @cached_property
+    def _words(self) -> Callable[[Shape, int, int, int, int, int], Array | None]:
+        return lru_cache(maxsize=self.words_kept)(self._make_words)
+
+    def _make_words(self, lead: Shape, start: int, stop: int, first: int, last: int, repeated: int) -> Array:
+        assert self.rule is not None
+        rows, cols, word = slice(start, stop), slice(first, last), np.dtype(f"u{self.p.computing.itemsize}")
+        bits = self.rule._bits(self.p.scores, lead, rows, cols, word).swapaxes(-1, -2)
+        if repeated > 1:
+            return np.repeat(bits, repeated, axis=-1).swapaxes(-1, -2)
+        return (bits if self.rule.by_diagonals else np.ascontiguousarray(bits)).swapaxes(-1, -2)
+
     @cached_property
     def cols(self) -> tuple[slice, ...]:
         """The keys of each tile."""
@@ -375,15 +413,35 @@ def _runs(column: tuple[int, ...]) -> tuple[tuple[int, int, bool], ...]:
 def grid_of(p: Problem, threads: int | None, tile: tuple[int, int] | None = None, contiguous: bool = False) -> Grid:
     """The tiles and tasks of a problem; ``contiguous`` where its arrays only stand for such."""
     rule = rule_of(p)
-    sizes, varies, views = tiling(p, rule, tile), _varies(p, rule), _grouped(p)
+    sizes = tiling(p, rule, tile)
+    wide = sizes.cols * (2 if p.dropout else 1) + p.q.shape[-1] + 2 * p.v.shape[-1]
+    return _grid(p, rule, sizes, threads, (wide, -(-p.scores[-2] // (sizes.height * sizes.rows))), contiguous)
+
+
+def backward_grid(p: Problem, threads: int | None, sizes: Tiling | None = None) -> Grid:
+    """Tiles for the gradients of a problem: a task has all queries of some heads, or a share of them."""
+    rule = rule_of(p)
+    sizes = backward_tiling(p, rule) if sizes is None else sizes
+    n_tiles = 2 + (p.softcap is not None) + (p.dropout > 0)
+    wide = sizes.cols * n_tiles + 3 * (p.q.shape[-1] + p.v.shape[-1])
+    grid = _grid(p, rule, sizes, threads, (wide, 1), False)
+    # sums over heads that share keys are made r at a time, so that r is no matter of threads or company
+    rows = sizes.height * sizes.rows
+    r = max(1, min(_SCORES // (rows * sizes.cols * p.computing.itemsize), grid.stacking.n_grouped))
+    return replace(grid, together=(max(1, prod(grid.together) // r), r))
+
+
+def _grid(
+    p: Problem, rule: Mask | None, sizes: Tiling, threads: int | None, held: tuple[int, int], contiguous: bool
+) -> Grid:
+    """A grid whose tasks hold so many numbers for each row, and of which each head has so many."""
+    varies, views = _varies(p, rule), _grouped(p)
     axes, work = _stacking(views, varies), 2 * prod(p.scores) * (p.q.shape[-1] + p.v.shape[-1])
     threads = (1 if work < _TINY else default_threads()) if threads is None else threads
     product = product_dtype(p.computing, p.scale)
-    rows, scores = sizes.height * sizes.rows, sizes.cols
-    wide = scores * (2 if p.dropout else 1) + p.q.shape[-1] + 2 * p.v.shape[-1]
-    fit = min(_SCORES // (rows * scores), _HELD // (rows * wide)) // p.computing.itemsize
-    n_spans = -(-p.scores[-2] // rows)
-    n_heads = prod(p.scores[:-2]) * n_spans // (_TASKS * threads)  # enough tasks for all, if there are that many
+    rows, (wide, n_tasks) = sizes.height * sizes.rows, held
+    fit = min(_SCORES // (rows * sizes.cols), _HELD // (rows * wide)) // p.computing.itemsize
+    n_heads = prod(p.scores[:-2]) * n_tasks // (_TASKS * threads)  # enough tasks for all, if there are that many
     n_heads = max(1, min(fit, n_heads))
     r = max(1, min(n_heads, axes.n_grouped))
     together = (max(1, min(n_heads // r, axes.n_shared)), r)

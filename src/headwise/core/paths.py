@@ -56,6 +56,7 @@ PATHS = (RAW, REFERENCE, RUNNING, EXACT, LAST)
 _LEAST = {"f": 2.0**-60, "d": 2.0**-500}
 _MOST = {"f": 2.0**100, "d": 2.0**900}  # and the largest, well below what overflows
 _EARLY = {"f": 2.0**80, "d": 2.0**600}  # a total over the first keys beyond which more keys may well overflow
+_NEAR = 2.0**-20, 2.0**40
 _VALUE = {"f": 2.0**-40, "d": 2.0**-400}  # the largest value of a head from where on products with weights are kept
 
 
@@ -85,6 +86,11 @@ def out_of_range(total: Array, alive: Callable[[], Array]) -> Array:
     if not np.all(lowest >= least):
         lowest = np.where(alive(), total, np.inf).min(axis=(-1, -2))
     return np.asarray(~((lowest >= least) & (highest <= most)))
+
+
+def moderate(total: Array) -> Array:
+    """Which totals a gradient may be divided by and multiplied by again, without under- or overflow on the way."""
+    return np.asarray((total >= _NEAR[0]) & (total <= _NEAR[1]))
 
 
 def spoilt(out: Array) -> Array:

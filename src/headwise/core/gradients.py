@@ -1,0 +1,333 @@
+"""Gradients of attention and of softmax, as functions to call with the gradient of what came out.
+
+Knows what is returned and in which shape; the arithmetic of a tile is in backward.py.
+"""
+
+from __future__ import annotations  # help() then shows ArrayLike as it is written
+
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from headwise.core import workers
+from headwise.core.backward import Backward, Given, Queries, Scratch, Sums, Tile
+from headwise.core.dropout import Keep
+from headwise.core.engine import Rows, callable_or_none, keep_of, remembered
+from headwise.core.grid import Grid, backward_grid, grid_of
+from headwise.core.masks import Mask
+from headwise.core.plan import thread_count
+from headwise.core.positions import Alibi
+from headwise.core.shapes import (
+    Array,
+    Faults,
+    Problem,
+    Shape,
+    array,
+    computing_dtype,
+    flag,
+    problem,
+    result_dtype,
+    words,
+)
+from headwise.core.softmax import exponentials, softmax
+
+Vjp = Callable[..., Any]
+
+
+class AttentionGradients(NamedTuple):
+    """Gradients with regard to what attention was given, each of the shape of that argument.
+
+    Attributes
+    ----------
+    q, k, v : ndarray, shapes of q, k and v
+        In the float type of each; float64 for integers.
+    bias : ndarray, shape of bias, or None
+        In its float type. None where no array was given: alibi's slopes count as constants.
+    sinks : ndarray, shape (H,), or None
+        In their float type. None where none were given.
+    """
+
+    q: Array
+    k: Array
+    v: Array
+    bias: Array | None = None
+    sinks: Array | None = None
+
+
+# ------------------------------------------------------------------------------- bias, sinks, and shapes
+class _BiasSums:
+    """The gradient of a dense bias: the score's own, summed over the heads and items that share a number of it.
+
+    A pass of its own, whose tasks are spans of queries: no two write to the same numbers.
+    """
+
+    def __init__(self, backward: Backward) -> None:
+        self.backward, p = backward, backward.p
+        self.shape = (*(1,) * (len(p.scores) - p.bias.ndim), *p.bias.shape)
+        self.spans = backward.grid.spans()
+        self.one_row = self.shape[-2] == 1
+        self.sums = np.zeros((len(self.spans) if self.one_row else 1, *self.shape), p.computing)
+
+    def total(self) -> Array:
+        workers.run(self.start, range(len(self.spans)), self.backward.grid.threads)
+        whole: Array = self.sums.sum(axis=0).reshape(self.backward.p.bias.shape)
+        return whole
+
+    def start(self) -> Callable[[int], None]:
+        scratch = Scratch(self.backward.grid)
+        return lambda span: self.add_up(scratch, span)
+
+    def add_up(self, scratch: Scratch, span: int) -> None:
+        sums = self.sums[span if self.one_row else 0]
+        for task in self.backward.heads():
+            for part in self.backward.parts(task, [self.spans[span]]):
+                for some in self.backward.alike(part):
+                    queries = self.backward.queries(scratch, some)
+                    for tile in self.backward.tiles(scratch, queries):
+                        self.add(sums, queries, tile)
+
+    def add(self, sums: Array, some: Queries, tile: Tile) -> None:
+        task, d_scores = some.task, tile.d_scores
+        n_grouped = task.grouped.stop - task.grouped.start
+        apart = d_scores.reshape(d_scores.shape[0], -1, n_grouped, d_scores.shape[-1])
+        rows, cols = tile.strip.rows, tile.strip.cols
+        for i, j in np.ndindex(apart.shape[0], n_grouped):
+            flat = self.backward.grid.flat(task.outer, task.shared.start + i, task.grouped.start + j)
+            lead = np.unravel_index(flat, self.backward.p.scores[:-2])
+            place = tuple(at if size > 1 else 0 for at, size in zip(lead, self.shape[:-2], strict=True))
+            here = sums[place]
+            here = here[:, cols] if self.shape[-1] > 1 else here
+            here = here if self.one_row else here[rows]
+            here += _summed(apart[i, :, j], here.shape)
+
+
+def _summed(x: Array, shape: Shape) -> Array:
+    """x summed over the axes along which this shape was stretched to its own."""
+    if x.ndim > len(shape):
+        x = np.add.reduce(x, axis=tuple(range(x.ndim - len(shape))))
+    stretched = tuple(i for i, (whole, own) in enumerate(zip(x.shape, shape, strict=True)) if whole != own)
+    if stretched:
+        x = np.add.reduce(x, axis=stretched, keepdims=True)
+    return x
+
+
+def _as_given(gradient: Array, x: Array) -> Array:
+    """A gradient in the shape and float type of what it belongs to."""
+    return _summed(gradient, x.shape).astype(result_dtype(x.dtype), copy=False)
+
+
+def _sinks_gradient(p: Problem, delta: Array, lse: Array) -> Array:
+    """A sink takes weight from every value, and has none: ``-p_sink delta``, summed over items and queries."""
+    assert p.sinks is not None
+    column = p.sinks[:, None] if len(p.scores) > 2 else p.sinks
+    sinks = np.broadcast_to(column, lse.shape).astype(lse.dtype)
+    taken, _ = exponentials(sinks[..., None], lse)
+    taken = np.where(delta == 0, 0, taken[..., 0] * delta)  # not 0 * nan
+    each = taken.reshape(prod(p.scores[:-3]), len(p.sinks), p.scores[-2])
+    total: Array = -each.sum(axis=(0, 2), dtype=np.float64)
+    return total
+
+
+# ------------------------------------------------------------------------------------------ one call of a vjp
+class _Forward(NamedTuple):
+    """What a vjp remembers of the forward pass: linear in the sequence."""
+
+    p: Problem
+    keep: Keep | None
+    out: Array  # (..., H, n_q, d_v), in the computing type
+    lse: Array  # (..., H, n_q)
+    rows: Rows
+    threads: int | None
+    progress: Any
+
+    def gradients(self, d_out: Array, d_lse: Array | None) -> AttentionGradients:
+        p = self.p
+        grid = backward_grid(p, self.threads)
+        backward = self.backward(grid, d_out, d_lse)
+        workers.run(backward.start, backward.tasks(), grid.threads, self.progress, backward.size)
+        d_q, d_k, d_v, delta = backward.sums
+        *batch, n_groups, shared = grid.key_lead
+        d_k, d_v = (x.reshape(*batch, n_groups, shared, *x.shape[-2:]).sum(axis=-3) for x in (d_k, d_v))
+        if len(p.scores) == 2:
+            d_k, d_v = d_k[0], d_v[0]
+        bias = sinks = None
+        if isinstance(p.bias, np.ndarray):
+            low = replace(grid, tiling=grid.tiling._replace(height=min(2, grid.tiling.height)))
+            bias = _as_given(_BiasSums(self.backward(low, d_out, d_lse)).total(), p.bias)
+        if p.sinks is not None:
+            sinks = _as_given(_sinks_gradient(p, delta.reshape(self.lse.shape), self.lse), p.sinks)
+        d_q = d_q.reshape(*p.scores[:-1], d_q.shape[-1])
+        return AttentionGradients(_as_given(d_q, p.q), _as_given(d_k, p.k), _as_given(d_v, p.v), bias, sinks)
+
+    def backward(self, grid: Grid, d_out: Array, d_lse: Array | None) -> Backward:
+        """A call over this grid, with room for what it sums."""
+        p, axes = self.p, grid.stacking
+        each, keys, computing = (*axes.outer, *axes[1:]), (*axes.outer, axes.n_shared), p.computing
+
+        def apart(x: Array) -> Array:
+            return x.reshape(*each, *x.shape[len(p.scores) - 2 :])
+
+        rows = Rows(*(apart(x.reshape(self.lse.shape)) for x in self.rows))
+        given = Given(apart(self.out), rows, apart(d_out), None if d_lse is None else apart(d_lse))
+        n_q, n_k = p.scores[-2:]
+        sums = Sums(
+            np.empty((*each, n_q, p.q.shape[-1]), computing),
+            np.zeros((*keys, n_k, p.k.shape[-1]), computing),
+            np.zeros((*keys, n_k, p.v.shape[-1]), computing),
+            np.zeros((*each, n_q), computing),
+        )
+        return Backward(grid, p, self.keep, given, sums)
+
+
+def _gradient(faults: Faults, name: str, value: Any, shape: Shape, of: str) -> Array | None:
+    """The gradient of a result, as an array of that result's shape."""
+    given = array(faults, name, value)
+    if given is not None and given.shape != shape:
+        faults.value(name, f"the shape of {of}, {words(shape)}", words(given.shape), f"np.broadcast_to({name}, ...)")
+    return given
+
+
+# ------------------------------------------------------------------------------------------ public faces
+def softmax_vjp(x: ArrayLike, axis: int = -1) -> tuple[Array, Vjp]:
+    """Softmax, and the function that takes a gradient with regard to it back to ``x``.
+
+    Parameters
+    ----------
+    x : array_like
+        Scores, as for :func:`headwise.softmax`.
+    axis : int
+        The axis along which the result sums to 1.
+
+    Returns
+    -------
+    y : ndarray, shape of x
+        ``softmax(x, axis)``.
+    vjp : callable
+        ``vjp(d_y) -> d_x``: both of the shape of ``x``, the gradient in its float type. Slices that are all ``-inf``
+        have gradient 0, whatever ``d_y`` holds there. It may be called more than once.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`headwise.softmax` does; ``vjp`` if ``d_y`` does not hold real numbers or is not of the shape of ``x``.
+
+    Notes
+    -----
+    ``d_x = y * (d_y - sum(d_y * y))``, the sum along ``axis`` [1]_.
+
+    References
+    ----------
+    .. [1] Bridle, "Training stochastic model recognition algorithms as networks can lead to maximum mutual information
+       estimation of parameters", NeurIPS 1989, equation 12.
+
+    Examples
+    --------
+    >>> y, vjp = softmax_vjp([[0.0, 0.0], [np.log(3), 0.0]])
+    >>> print(vjp([[1.0, 0.0], [1.0, 0.0]]).round(4).tolist())
+    [[0.25, -0.25], [0.1875, -0.1875]]
+    """
+    y = softmax(x, axis)
+
+    def vjp(d_y: ArrayLike) -> Array:
+        faults = Faults("softmax_vjp's vjp")
+        given = _gradient(faults, "d_y", d_y, y.shape, "x")
+        faults.raise_any()
+        assert given is not None  # its absence is a fault
+        computing = computing_dtype(y.dtype)
+        with np.errstate(all="ignore"):
+            weights = y.astype(computing, copy=False)
+            moved = np.where(weights == 0, 0, given.astype(computing, copy=False))  # what weighs nothing: not 0 * nan
+            d_x: Array = weights * (moved - (weights * moved).sum(axis=axis, keepdims=True))
+            return d_x.astype(y.dtype, copy=False)
+
+    return y, vjp
+
+
+def attention_vjp(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    mask: Mask | ArrayLike | None = None,
+    *,
+    causal: bool = False,
+    bias: Alibi | ArrayLike | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
+    sinks: ArrayLike | None = None,
+    dropout: float = 0.0,
+    rng: int | np.random.Generator | None = None,
+    return_lse: bool = False,
+    threads: int | None = None,
+    progress: Callable[[int, int], object] | None = None,
+) -> Any:
+    """Attention, and the function that takes a gradient with regard to it back to its arguments.
+
+    Both passes take memory linear in the sequence, and leave out the tiles that the mask rules out.
+
+    Parameters
+    ----------
+    q, k, v, mask, causal, bias, scale, softcap, sinks, dropout, rng, return_lse, threads, progress
+        As for :func:`headwise.attention`; threads and progress hold for every call of ``vjp`` too. The arrays are not
+        copied, and must not change until ``vjp`` is called for the last time.
+
+    Returns
+    -------
+    out : ndarray, shape (..., H, n_q, d_v)
+        As of :func:`headwise.attention`.
+    lse : ndarray, shape (..., H, n_q)
+        As there. Only with ``return_lse``.
+    vjp : callable
+        ``vjp(d_out, d_lse=None) -> AttentionGradients``: of the number whose gradients with regard to ``out`` and
+        ``lse`` these are, the gradients with regard to ``q``, ``k``, ``v``, ``bias`` and ``sinks``, each of the shape
+        of that argument (summed where it was stretched or shared). It may be called more than once.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As :func:`headwise.attention` does; ``vjp`` if ``d_out`` or ``d_lse`` does not hold real numbers or is not of
+        the shape of what it belongs to.
+
+    Notes
+    -----
+    With p the weights, g = d_out and delta the row sums of g * out, a score has the gradient ``p (g v^T - delta)``, as
+    softmax gives it; q, k and v follow by products with it [1]_. Weights are made again, tile by tile, from each row's
+    softmax, as the forward pass made them. docs/gradients.md derives it all.
+
+    A query that may attend to nothing has gradient 0 and adds nothing to others, whatever it or ``d_out`` holds there;
+    so have a key and a value that no query may attend to. The result is the same for any number of threads, to the bit.
+
+    References
+    ----------
+    .. [1] Dao et al., "FlashAttention", NeurIPS 2022, appendix B.2; Rabe, Staats, "Self-attention does not need O(n^2)
+       memory", arXiv:2112.05682, section 3.
+
+    Examples
+    --------
+    >>> q, k, v = [[1.0]], [[0.0], [np.log(2)], [np.log(3)]], [[6.0], [12.0], [18.0]]
+    >>> out, vjp = attention_vjp(q, k, v)
+    >>> gradients = vjp(np.ones((1, 1)))
+    >>> print(out.round(4), gradients.k.round(4).tolist(), gradients.v.round(4).tolist())
+    [[14.]] [[-1.3333], [-0.6667], [2.0]] [[0.1667], [0.3333], [0.5]]
+    """
+    faults = Faults("attention_vjp")
+    threads, progress = thread_count(faults, threads), callable_or_none(faults, progress)
+    return_lse = flag(faults, "return_lse", return_lse)
+    p = problem("attention_vjp", q, k, v, mask, causal, bias, scale, softcap, sinks, dropout, rng, faults)
+    keep = keep_of(p)
+    forward = _Forward(p, keep, *remembered(grid_of(p, threads), p, keep, progress), threads, progress)
+    out = forward.out.astype(p.dtype, copy=not return_lse)
+
+    def vjp(d_out: ArrayLike, d_lse: ArrayLike | None = None) -> AttentionGradients:
+        faults = Faults("attention_vjp's vjp")
+        of_out = _gradient(faults, "d_out", d_out, forward.out.shape, "out")
+        of_lse = None if d_lse is None else _gradient(faults, "d_lse", d_lse, forward.lse.shape, "lse")
+        faults.raise_any()
+        assert of_out is not None  # its absence is a fault
+        with np.errstate(all="ignore"):
+            return forward.gradients(of_out, of_lse)
+
+    return (out, forward.lse, vjp) if return_lse else (out, vjp)

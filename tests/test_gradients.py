@@ -1,0 +1,59 @@
+"""Gradients of attention: those of the formulas, whatever the options, the tiles, the path and the company."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from definition import forced
+from dense_vjp import assert_as_wanted, in_tiles
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from strategies import Case, problems
+
+import headwise as hw
+from headwise.core import paths
+
+SIDE = st.integers(1, 9)
+
+
+def grown(case: Case, with_lse: bool) -> tuple[Any, Any]:
+    """Gradients of the results: anything where a query sees nothing, NaN too."""
+    rng = np.random.default_rng(case.recipe.seed)
+    d_out = rng.standard_normal(case.out_shape)
+    d_lse = rng.standard_normal(case.scores[:-1]) if with_lse else None
+    dead = ~case.visible.any(axis=-1)
+    d_out[dead] = rng.choice([np.nan, np.inf, 7.0], d_out[dead].shape)
+    if d_lse is not None:
+        d_lse[dead] = np.nan
+    if case.recipe.wild == "anywhere" and d_out.size and rng.random() < 0.5:
+        d_out.ravel()[rng.integers(d_out.size)] = rng.choice([np.nan, np.inf])
+    return d_out, d_lse
+
+
+def assert_gradients(case: Case, with_lse: bool = False) -> None:
+    d_out, d_lse = grown(case, with_lse)
+    *_, vjp = hw.attention_vjp(*case.args, **case.options, return_lse=True, threads=1)
+    call = {"d_out": d_out, "d_lse": d_lse, **case.options}
+    assert_as_wanted(vjp(d_out, d_lse), *case.args, **call, computing=case.computing)
+
+
+# ------------------------------------------------------------------------------------ against the formulas
+@settings(max_examples=500)
+@given(problems(), st.booleans())
+def test_gradients_are_those_of_the_formulas(case: Case, with_lse: bool) -> None:
+    assert_gradients(case, with_lse)
+
+
+@settings(max_examples=500)
+@given(problems(), SIDE, SIDE, st.integers(1, 3), st.integers(1, 4))
+def test_tiles_of_any_size_give_them(case: Case, rows: int, cols: int, height: int, shares: int) -> None:
+    with in_tiles(rows, cols, height, shares):
+        assert_gradients(case)
+
+
+@pytest.mark.parametrize("path", paths.PATHS, ids=lambda path: path.name)
+@settings(max_examples=150)
+@given(case=problems(), rows=SIDE, cols=SIDE)
+def test_whatever_path_the_forward_pass_took(path: paths.Path, case: Case, rows: int, cols: int) -> None:
+    with forced(path), in_tiles(rows, cols):
+        assert_gradients(case)

@@ -1,0 +1,187 @@
+"""Gradients in a few quick tests, which alone catch every planted fault: the formulas for each option, and the bits."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from dense_vjp import NAMES, assert_as_wanted, in_tiles
+
+from headwise import alibi, attention, attention_vjp, masks, softmax_vjp
+from headwise.core import backward
+
+B, H, N_Q, N_K = 2, 4, 70, 110  # several tiles each way
+RNG = np.random.default_rng(0)
+PER_HEAD, DENSE = RNG.random((H, N_Q, N_K)) < 0.3, RNG.standard_normal((B, H, N_Q, N_K))
+SINKS = np.array([0.0, 3.0, -np.inf, 50.0])
+SIZES = {"small": 1.0, "large": 30.0}  # of queries: raw, and not
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "causal": {"causal": True},
+    "scale": {"scale": -1.7},
+    "tiny scale": {"scale": 1e-40},
+    "softcap": {"softcap": 2.0, "mask": PER_HEAD},
+    "bias": {"bias": DENSE, "softcap": 3.0},
+    "bias of items": {"bias": DENSE[:, :1, :1]},
+    "bias of heads": {"bias": DENSE[0, :, :, :1] + DENSE[0, :, :1]},
+    "bias for all": {"bias": np.where(PER_HEAD[0], DENSE[0, 0], -np.inf), "causal": True},
+    "one bias": {"bias": DENSE[0, 0, 0, :1]},
+    "alibi": {"bias": alibi([0.5, 0.01, 2.0, 0.0], offset=[0, 50]), "mask": masks.window(60, 0)},
+    "dropout": {"dropout": 0.3, "rng": 5, "causal": True},
+    "sinks": {"sinks": SINKS, "causal": True},
+    "sinks and dropout": {"sinks": SINKS, "dropout": 0.5, "rng": 1},
+    "lengths": {"mask": masks.lengths([N_K, 71])},
+    "nothing to see": {"mask": masks.lengths([0, 71]), "sinks": SINKS},
+    "segments": {"mask": masks.segments(np.arange(N_Q) // 20, np.arange(N_K) // 40)},
+}
+
+
+@pytest.fixture(autouse=True)
+def small_tiles() -> Iterator[None]:
+    with in_tiles(16, 48, height=2):
+        yield
+
+
+def made(size: str = "small", n_groups: int = 2, dtype: Any = np.float64, d_k: int = 5, d_v: int = 3) -> Any:
+    """q, k, v, and gradients of out and lse."""
+    rng = np.random.default_rng(1)
+    shapes = (B, H, N_Q, d_k), (B, n_groups, N_K, d_k), (B, n_groups, N_K, d_v), (B, H, N_Q, d_v), (B, H, N_Q)
+    q, k, v, d_out, d_lse = (rng.standard_normal(shape).astype(dtype) for shape in shapes)
+    return [(q * SIZES[size]).astype(dtype), k, v], d_out, d_lse
+
+
+def assert_right(arrays: Any, d_out: Any, d_lse: Any = None, mask: Any = None, **options: Any) -> Any:
+    out, _, vjp = attention_vjp(*arrays, mask, return_lse=True, threads=1, **options)
+    np.testing.assert_array_equal(out, attention(*arrays, mask, return_lse=True, **options)[0])
+    for _ in range(2):  # it may be called again
+        got = vjp(d_out, d_lse)
+        assert_as_wanted(got, *arrays, mask, d_out=d_out, d_lse=d_lse, computing=out.dtype, **options)
+    return got
+
+
+# ------------------------------------------------------------------------------------- each option
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("name", OPTIONS)
+def test_each_option(name: str, size: str, dtype: Any) -> None:
+    arrays, d_out, d_lse = made(size, dtype=dtype)
+    assert_right(arrays, d_out, **OPTIONS[name])
+    assert_right(arrays, d_out, d_lse, **OPTIONS[name])
+
+
+@pytest.mark.parametrize(
+    "leads", [((2, 4), (2, 1), (1, 1)), ((4,), (4,), (1,)), ((), (), ()), ((1, 1), (3, 2), (2,))], ids=str
+)
+def test_what_is_shared_or_stretched_is_summed(leads: Any) -> None:
+    rng = np.random.default_rng(2)
+    q, k, v = (rng.standard_normal((*lead, n, 3)) for lead, n in zip(leads, (20, 30, 30), strict=True))
+    d_out = rng.standard_normal(attention(q, k, v).shape)
+    assert_right((q, k, v), d_out)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.int64])
+def test_other_types(dtype: Any) -> None:
+    arrays, d_out, _ = made(dtype=np.float32)
+    got = assert_right([(4 * x).astype(dtype) for x in arrays], d_out, causal=True)
+    assert {x.dtype for x in got[:3]} == {np.dtype(np.float64 if dtype == np.int64 else dtype)}
+
+
+def test_keys_with_a_large_common_part() -> None:
+    """Rows of weights that do not sum to 1 would give that part, times the error, to queries."""
+    (q, k, v), d_out, _ = made(dtype=np.float32, n_groups=H, d_k=64, d_v=64)
+    common = 300 * np.ones(64, np.float32)
+    _, vjp = attention_vjp(q, k + common, v)
+    wide = [x.astype(np.float64) for x in (q, k + common, v)]
+    _, exact = attention_vjp(*wide)
+    got, wanted = vjp(d_out).q, exact(d_out.astype(np.float64)).q
+    assert np.abs(got - wanted).max() < 0.02 * np.abs(wanted).max()
+
+
+def test_softmax() -> None:
+    x, d_y = RNG.standard_normal((2, 3, 4, 5))[0], RNG.standard_normal((3, 4, 5))
+    x[:, 1] = -np.inf
+    for axis in (0, 1, -1):
+        y, vjp = softmax_vjp(x, axis)
+        wanted = y * (d_y - (y * d_y).sum(axis=axis, keepdims=True))
+        np.testing.assert_allclose(vjp(d_y), wanted, rtol=0, atol=1e-15)
+    y, vjp = softmax_vjp([[-np.inf, -np.inf]])
+    np.testing.assert_array_equal(vjp([[np.nan, np.inf]]), [[0, 0]])
+
+
+# ---------------------------------------------------------------------------- what nobody sees, and wild numbers
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("options", [{}, {"softcap": 2.0}, {"sinks": SINKS}, {"dropout": 0.4, "rng": 2}], ids=str)
+def test_what_is_hidden_has_no_gradient_and_does_no_harm(options: dict[str, Any], size: str) -> None:
+    """NaN and inf in dead queries, in what belongs to them, and in keys and values that no query may see."""
+    arrays, d_out, d_lse = made(size, dtype=np.float32)
+    mask = np.broadcast_to(PER_HEAD[0], (N_Q, N_K)).copy()
+    mask[[3, 69]], mask[:, [7, 109]] = False, False
+    clean = assert_right(arrays, d_out, d_lse, mask=mask, **options)
+    q, k, v = arrays
+    q[:, :, 3], d_out[:, :, 3], d_lse[:, :, 3] = np.nan, np.inf, np.nan
+    q[:, :, 69], d_out[:, :, 69] = np.inf, np.nan
+    k[:, :, 7], v[:, :, 7], k[:, :, 109], v[:, :, 109] = np.nan, np.inf, -np.inf, np.nan
+    wild = assert_right(arrays, d_out, d_lse, mask=mask, **options)
+    for name in "qkv":
+        np.testing.assert_allclose(getattr(wild, name), getattr(clean, name), rtol=0, atol=1e-4)
+    assert not wild.q[:, :, [3, 69]].any()
+    assert not wild.k[:, :, [7, 109]].any()
+
+
+def test_a_visible_nan_stays_with_those_who_see_it() -> None:
+    for which in range(3):
+        arrays, d_out, _ = made(dtype=np.float32)
+        arrays[which][1, 0, 60, 1] = np.nan
+        assert_right(arrays, d_out, causal=True)
+    arrays, d_out, _ = made(dtype=np.float32)
+    d_out[1, 2, 40, 0] = np.nan
+    got = assert_right(arrays, d_out, mask=PER_HEAD)
+    assert np.isfinite(got.q[0]).all()
+    assert np.isfinite(got.v[1, 0]).all()
+
+
+def test_products_that_overflow_behind_a_mask() -> None:
+    """0 * inf."""
+    arrays, d_out, _ = made(dtype=np.float32)
+    mask = np.ones((N_Q, N_K), bool)
+    mask[5, 9] = False
+    d_out[0, 0, 5], arrays[2][0, 0, 9] = 3e20, 3e20
+    d_out[0, 0, :5], d_out[0, 0, 6:], d_out[0, 1] = 0, 0, 0
+    _, vjp = attention_vjp(*arrays, mask)
+    assert np.isfinite(vjp(d_out).k).all()
+
+
+# ------------------------------------------------------------------------------------------- the same bits
+@pytest.mark.parametrize("name", ["plain", "dropout", "sinks", "bias for all", "bias of items", "lengths"])
+@pytest.mark.parametrize("size", SIZES)
+def test_threads_change_no_bit(size: str, name: str) -> None:
+    arrays, d_out, _ = made(size, dtype=np.float32)
+    one, *others = (attention_vjp(*arrays, threads=n, **OPTIONS[name])[1](d_out) for n in (1, 2, 5))
+    for other in others:
+        assert [x is None or x.tobytes() for x in other] == [x is None or x.tobytes() for x in one]
+
+
+def test_shares_change_no_bit_whoever_ends_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays, d_out, _ = made(dtype=np.float32, n_groups=1)
+    arrays = [np.concatenate([x] * 16, axis=-2) for x in arrays]
+    d_out = np.concatenate([d_out] * 16, axis=-2)
+    monkeypatch.setattr(backward, "_shares", lambda p, grid: 3)
+    one, *others = (attention_vjp(*arrays, causal=True, threads=n)[1](d_out) for n in (1, 2, 3, 4, 5))
+    assert {other.k.tobytes() for other in others} == {one.k.tobytes()}
+    assert_right([x[:1, :, ::4] for x in arrays], d_out[:1, :, ::4], causal=True)
+
+
+def test_company_changes_no_bit() -> None:
+    """Ordinary heads beside some with large scores and some with NaN: each as it is alone."""
+    (q, k, v), d_out, _ = made(dtype=np.float32, n_groups=H)
+    q, k, v, d_out = (np.concatenate([x] * 4) for x in (q, k, v, d_out))
+    q[1, 1] *= 60
+    v[2, 2, 5] = np.nan
+    q[3, 0, 3] = np.inf
+    _, vjp = attention_vjp(q, k, v, causal=True, threads=1)
+    whole = vjp(d_out)
+    for item in range(4 * B):
+        some = slice(item, item + 1)
+        _, vjp = attention_vjp(q[some], k[some], v[some], causal=True)
+        for name, alone in zip(NAMES[:3], vjp(d_out[some])[:3], strict=True):
+            assert alone.tobytes() == getattr(whole, name)[some].tobytes(), (item, name)

@@ -69,6 +69,7 @@ class Pairs(NamedTuple):
     factors: Any  # what dropout multiplies the weights by
     d_out: Any  # (..., H, n_q, d_v), 0 for a query that sees nothing
     d_lse: Any  # (..., H, n_q), likewise
+    d_lse_alone: Any  # (..., H, n_q), of those that see nothing
     q: Any  # (..., H, n, d), every head's own
     k: Any
     v: Any
@@ -119,6 +120,7 @@ def _pairs(q: Any, k: Any, v: Any, mask: Any, d_out: Any, d_lse: Any, options: d
         _dropout_factors(visible.shape, options.get("dropout", 0.0), options.get("rng")),
         np.where(seen[..., None], d_out, 0),
         np.where(seen, 0 if d_lse is None else d_lse, 0),
+        np.where(seen, 0, 0 if d_lse is None else d_lse),
         *(per_head(x, visible.shape) for x in (q, k, v)),
         1 / np.sqrt(max(1, q.shape[-1])) if scale is None else scale,
     )
@@ -152,8 +154,10 @@ def _summed_all(
     done["sinks"] = None
     if sinks is not None:
         sinks = np.asarray(sinks, np.float64)
-        sink = np.exp((sinks[:, None] if len(shape) > 2 else sinks) - p.steps.lse) * of_sinks
-        per_head_sum = np.where(p.visible.any(axis=-1), sink, 0).sum(axis=-1)
+        column = np.broadcast_to(sinks[:, None] if len(shape) > 2 else sinks, p.steps.lse.shape)
+        seen = p.visible.any(axis=-1)  # without a key the sink is the log-sum-exp
+        given = np.where(seen, np.exp(column - p.steps.lse) * of_sinks, size(p.d_lse_alone))
+        per_head_sum = np.where(np.isneginf(column), 0, given).sum(axis=-1)
         done["sinks"] = per_head_sum.sum(axis=tuple(range(per_head_sum.ndim - 1))).reshape(sinks.shape)
     return done
 

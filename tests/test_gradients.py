@@ -23,7 +23,7 @@ def grown(case: Case, with_lse: bool) -> tuple[Any, Any]:
     d_lse = rng.standard_normal(case.scores[:-1]) if with_lse else None
     dead = ~case.visible.any(axis=-1)
     d_out[dead] = rng.choice([np.nan, np.inf, 7.0], d_out[dead].shape)
-    if d_lse is not None:
+    if d_lse is not None and not case.recipe.sinks:  # with sinks it is a gradient of theirs
         d_lse[dead] = np.nan
     if case.recipe.wild == "anywhere" and d_out.size and rng.random() < 0.5:
         d_out.ravel()[rng.integers(d_out.size)] = rng.choice([np.nan, np.inf])

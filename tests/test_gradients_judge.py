@@ -97,6 +97,29 @@ def test_keys_with_a_large_common_part() -> None:
     assert np.abs(got - wanted).max() < 0.02 * np.abs(wanted).max()
 
 
+def test_no_weight_is_more_than_1() -> None:
+    """Scores of 1e8 in float32, rounded otherwise than in the forward pass."""
+    q, k, v = (RNG.standard_normal((6, 3)).astype(np.float32) for _ in range(3))
+    with in_tiles(1, 1):
+        _, vjp = attention_vjp(1e4 * q, 1e4 * k, v)
+        assert np.abs(vjp(np.ones((6, 3))).v).max() <= 6
+
+
+@pytest.mark.parametrize(("size", "power"), [(-30.0, 95), (45.0, -66)])
+def test_gradients_that_fit_until_they_are_divided_by_a_total(size: float, power: int) -> None:
+    (q, k, v), d_out, _ = made(dtype=np.float32)
+    q[..., 0], k[..., 0] = size, np.sqrt(5)
+    _, vjp = attention_vjp(q, k, v)
+    far, usual = vjp(d_out * np.float32(2.0**power)), vjp(d_out)
+    for name in "qkv":
+        np.testing.assert_array_equal(getattr(far, name) * np.float32(2.0**-power), getattr(usual, name))
+
+
+def test_a_scale_below_its_type() -> None:
+    (q, k, v), d_out, _ = made(dtype=np.float32)
+    assert_right((1e6 * q, 1e36 * k, v), d_out, scale=1e-42)
+
+
 def test_softmax() -> None:
     x, d_y = RNG.standard_normal((2, 3, 4, 5))[0], RNG.standard_normal((3, 4, 5))
     x[:, 1] = -np.inf
@@ -118,7 +141,8 @@ def test_what_is_hidden_has_no_gradient_and_does_no_harm(options: dict[str, Any]
     mask[[3, 69]], mask[:, [7, 109]] = False, False
     clean = assert_right(arrays, d_out, d_lse, mask=mask, **options)
     q, k, v = arrays
-    q[:, :, 3], d_out[:, :, 3], d_lse[:, :, 3] = np.nan, np.inf, np.nan
+    q[:, :, 3], d_out[:, :, 3] = np.nan, np.inf
+    d_lse[:, :, 3] = d_lse[:, :, 3] if "sinks" in options else np.nan
     q[:, :, 69], d_out[:, :, 69] = np.inf, np.nan
     k[:, :, 7], v[:, :, 7], k[:, :, 109], v[:, :, 109] = np.nan, np.inf, -np.inf, np.nan
     wild = assert_right(arrays, d_out, d_lse, mask=mask, **options)
@@ -138,6 +162,14 @@ def test_a_visible_nan_stays_with_those_who_see_it() -> None:
     got = assert_right(arrays, d_out, mask=PER_HEAD)
     assert np.isfinite(got.q[0]).all()
     assert np.isfinite(got.v[1, 0]).all()
+
+
+def test_a_query_whose_scores_are_all_minus_infinity_sees_nothing() -> None:
+    (q, k, v), d_out, _ = made(dtype=np.float32)
+    k[..., 0] = np.abs(k[..., 0])
+    q[0, 0, 5, 0], d_out[0, 0, 5] = -np.inf, np.nan
+    got = assert_right((q, k, v), d_out)
+    assert np.isfinite(got.k).all()
 
 
 def test_products_that_overflow_behind_a_mask() -> None:

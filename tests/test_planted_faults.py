@@ -27,6 +27,12 @@ BARELY, NO_PLUGINS = ("-q", "-x", "-p", "no:cacheprovider", "--noconftest"), {"P
 
 ATTENTION, SHAPES, MASKS = "core/attention.py", "core/shapes.py", "core/masks.py"
 LAYER, SOFTMAX = "layers/multihead.py", "core/softmax.py"
+CALL, BACKWARD, GRADIENTS, GRADIENTS_JUDGE = (
+    "core/call.py",
+    "core/backward.py",
+    "core/gradients.py",
+    "test_gradients_judge.py",
+)
 ENGINE, GRID, PATHS, WORKERS = "core/engine.py", "core/grid.py", "core/paths.py", "core/workers.py"
 MASKED = "masked = biased if visible is None else np.where(visible, biased, -np.inf)"
 WEIGHTS = "weights, lse = softmax(masked), logsumexp(masked)"
@@ -120,6 +126,9 @@ FAULTS = {
 STEPS = "self.steps = self.grid.steps(self.lead, task.rows, path.backwards)"
 SINKS = "(sinks > -np.inf).astype(p.computing)"
 LOOKED_AT = "return lost | out_of_range(whole.total, self.alive)"
+SUBTRACTED = "np.subtract(d_scores, some.delta[:, rows, None], out=d_scores)"
+SCALED_Q = "_scale(d_q, self.p.scale)"
+STEPPED = (GRID, "r = max(1, min(_SCORES //", "r = max(1, min(1, _SCORES //")
 SPOILT = "return spoilt(done) if self.path is RAW and self.steps.strips else False"
 ENGINE_FAULTS = {
     "BLAS not given back": [(WORKERS, "            self.restore()\n", "            self.before = None\n")],
@@ -151,7 +160,7 @@ ENGINE_FAULTS = {
     "a tile of keys begins one late": [
         (GRID, "cols = self.cols[j]\n", "cols = slice(self.cols[j].start + (j > 0), self.cols[j].stop)\n")
     ],
-    "words of the next tile's keys": [(GRID, "slice(first, last), np.dtype(", "slice(first + 1, last + 1), np.dtype(")],
+    "words of the next tile's keys": [(GRID, "slice(first, last)).reshape(", "slice(first + 1, last + 1)).reshape(")],
     "steepness not looked at": [(PATHS, "or not steepness * LOG2_E <= _STEEP:", "or False:")],
     "steepness of negative slopes not looked at": [(GRID, "abs(slope) * distance", "slope * distance")],
     "raw not looked at afterwards": [(ENGINE, LOOKED_AT, "return lost"), (ENGINE, SPOILT, "return False")],
@@ -211,14 +220,14 @@ ENGINE_FAULTS = {
     "dropout counted from the tile's start": [
         (
             ENGINE,
-            "self.call.keep.tile(head, strip.rows, strip.cols)",
-            "self.call.keep.tile(head, slice(0, b * m), slice(0, w))",
+            "self.call.kept(head, strip.rows, strip.cols)",
+            "self.call.kept(head, slice(0, b * m), slice(0, w))",
         )
     ],
-    "dropout of one head for all": [(ENGINE, "self.call.keep.tile(head,", "self.call.keep.tile(0,")],
+    "dropout of one head for all": [(ENGINE, "self.call.kept(head,", "self.call.kept(0,")],
     "dropout not divided": [(ENGINE, "if p.dropout and self.call.keep.kept:", "if False:")],
     "dropout in the lse": [
-        (ENGINE, "log_total(whole)", "log_total(whole) + np.log(1 - p.dropout)"),
+        (ENGINE, "[...] = log_total(whole)", "[...] = log_total(whole) + np.log(1 - p.dropout)"),
     ],
     "every part taken for the first": [(GRID, "len(new) == b - a", "True")],
     "the first part added to garbage": [(ENGINE, "self.blank(strip.blank)", "pass")],
@@ -243,7 +252,7 @@ ENGINE_FAULTS = {
         EDGES,
     ],
     "a softcap over what overflowed": [
-        (ENGINE, "late = (path.rescaled or p.softcap is not None)", "late = path.rescaled"),
+        (CALL, "late = (path.rescaled or p.softcap is not None)", "late = path.rescaled"),
         EDGES,
     ],
     "outputs divided by the probability of being kept at the end": [
@@ -268,7 +277,7 @@ ENGINE_FAULTS = {
             "q, *bias = (x.reshape(*batch, *apart[:-3:-1], *x.shape[-2:]).swapaxes(-4, -3) for x in wide)",
         )
     ],
-    "scale taken twice": [(ENGINE, "1.0 if late else p.scale * unit", "1.0 if late else p.scale * p.scale * unit")],
+    "scale taken twice": [(CALL, "1.0 if late else p.scale * unit", "1.0 if late else p.scale * p.scale * unit")],
     "softcap after bias": [
         (
             ENGINE,
@@ -285,7 +294,7 @@ ENGINE_FAULTS = {
             ),
         ),
     ],
-    "-inf in a bias is no mask": [(ENGINE, "if hidden is None or not hidden.any():", "if True:")],
+    "-inf in a bias is no mask": [(CALL, "if hidden is None or not hidden.any():", "if True:")],
     "half results cut off": [
         (
             ENGINE,
@@ -297,6 +306,77 @@ ENGINE_FAULTS = {
         (ENGINE, "np.empty((*lead, p.v.shape[-1]), p.dtype)", "np.empty((*lead, p.v.shape[-1]), p.computing)")
     ],
 }
+BACKWARD_FAULTS = {
+    "delta forgotten": [(BACKWARD, SUBTRACTED, "pass")],
+    "delta of the other sign": [(BACKWARD, SUBTRACTED, SUBTRACTED.replace("subtract", "add"))],
+    "delta of what dropout kept alone": [
+        (BACKWARD, "            g /= self.kept_part\n", "            g /= self.kept_part\n            delta /= 2\n")
+    ],
+    "d_lse of the other sign": [(BACKWARD, "delta -= _together", "delta += _together")],
+    "scale once too often": [(BACKWARD, SCALED_Q, f"{SCALED_Q}\n        {SCALED_Q}")],
+    "queries' gradients not scaled": [(BACKWARD, SCALED_Q, "pass")],
+    "keys' gradients not scaled": [(BACKWARD, "        _scale(d_k, self.p.scale)\n", "")],
+    "a scale that does not fit its type": [
+        (BACKWARD, "product_dtype(x.dtype, scale).type(scale)", "x.dtype.type(scale)")
+    ],
+    "mask ignored in backward": [(BACKWARD, "        if bits is not None:\n            _clear(weights, bits)\n", "")],
+    "a product that overflows behind a mask": [
+        (BACKWARD, "            if bits is not None:  # 0 * inf\n                _clear(d_scores, bits)\n", "")
+    ],
+    "words of the mask for heads in turn": [
+        (GRID, "np.repeat(bits.swapaxes(-1, -2), repeated, axis=-1)", "np.tile(bits.swapaxes(-1, -2), repeated)")
+    ],
+    "queries of heads side by side": [
+        (BACKWARD, "return x.swapaxes(1, 2).reshape(h, m * r, *rest)", "return x.reshape(h, m * r, *rest)")
+    ],
+    "group sum forgotten": [(GRADIENTS, "*x.shape[-2:]).sum(axis=-3)", "*x.shape[-2:])[..., 0, :, :]")],
+    "only the first few heads of a group": [(BACKWARD, "range(0, n_grouped, step)]", "range(0, 1)]"), STEPPED],
+    "what was stretched is not summed but taken": [
+        (GRADIENTS, "x = np.add.reduce(x, axis=stretched, keepdims=True)", "x = x.max(axis=stretched, keepdims=True)")
+    ],
+    "a share forgotten": [(BACKWARD, "*others = (done[i]", "*_ = others = [] and (done[i]")],
+    "dropout not replayed": [
+        (GRADIENTS, "Backward(grid, p, self.keep, given, sums)", "Backward(grid, p, keep_of(p), given, sums)")
+    ],
+    "dropout forgotten in scores": [(BACKWARD, "                _clear(d_scores, kept)\n", "                pass\n")],
+    "dropout forgotten in weights": [(BACKWARD, "                _clear(weights, kept)\n", "                pass\n")],
+    "kept gradients not divided": [(BACKWARD, "            g /= self.kept_part\n", "            pass\n")],
+    "0 * inf in dead rows of d_out": [
+        (BACKWARD, "            g[dead], delta[dead] = 0, 0\n", "            delta[dead] = 0\n")
+    ],
+    "0 * nan in dead rows' delta": [
+        (BACKWARD, "            g[dead], delta[dead] = 0, 0\n", "            g[dead] = 0\n")
+    ],
+    "0 * nan in dead queries": [(BACKWARD, "q = np.where(dead[..., None], 0, q)", "pass")],
+    "dead rows by their totals alone": [(ENGINE, "np.where(blind, 0, whole.total)", "whole.total")],
+    "every number taken for finite": [(BACKWARD, "finite = _finite(scaled) and", "finite = True or")],
+    "rows that do not sum to 1": [(BACKWARD, "scale, _ = self.scales[path]", "scale = self.scales[path][0] * 1.00001")],
+    "all rows taken for raw": [(BACKWARD, "path = RAW if raw.all() else REFERENCE", "path = RAW")],
+    "one row not raw, none raw": [(BACKWARD, "(raw.all() or not raw.any())", "True")],
+    "weights of more than 1": [
+        (BACKWARD, "            np.minimum(weights, some.total[:, rows, None], out=weights)\n", "")
+    ],
+    "totals of any size": [(ENGINE, "far = ~((peak == 0) & moderate(total))", "far = ~(peak == 0)")],
+    "slope of the softcap forgotten": [
+        (BACKWARD, "                np.multiply(tile.d_scores, tile.tanh, out=tile.d_scores)\n", "")
+    ],
+    "slope of the softcap in the bias": [
+        (
+            BACKWARD,
+            "            yield Tile(",
+            "            if tanh is not None:\n                d_scores *= 1 - tanh**2\n            yield Tile(",
+        )
+    ],
+    "a bias of one item for all": [
+        (GRADIENTS, "tuple(at if size > 1 else 0", "tuple(at if size > 1 and not 2 == size else 0")
+    ],
+    "sinks of the other sign": [(GRADIENTS, "-weight[..., 0] * delta", "weight[..., 0] * delta")],
+    "sinks without delta": [(GRADIENTS, "-weight[..., 0] * delta", "-weight[..., 0]")],
+    "sinks that are alone": [(GRADIENTS, "* delta, alone)", "* delta, 0)")],
+    "softmax without its sum": [(GRADIENTS, "(moved - (weights * moved).sum(axis=axis, keepdims=True))", "moved")],
+    "softmax along the last axis": [(GRADIENTS, "(weights * moved).sum(axis=axis,", "(weights * moved).sum(axis=-1,")],
+}
+FAULTS |= {name: [*row, GRADIENTS_JUDGE] for name, row in BACKWARD_FAULTS.items()}
 FAULTS |= {name: row if isinstance(row[-1], str) else [*row, ENGINE_JUDGE] for name, row in ENGINE_FAULTS.items()}
 
 
@@ -319,7 +399,7 @@ def copied(tmp_path):
 
 
 def test_without_a_fault_the_copy_is_green_and_is_what_runs(copied):
-    code, text = judge(copied, [*JUDGES, ENGINE_JUDGE])
+    code, text = judge(copied, [*JUDGES, ENGINE_JUDGE, GRADIENTS_JUDGE])
     assert code == 0, text
     (copied / "__init__.py").write_text("raise RuntimeError('the copy is imported')\n")
     assert "the copy is imported" in judge(copied)[1]

@@ -20,7 +20,7 @@ from headwise.core.dropout import Keep
 from headwise.core.engine import Rows
 from headwise.core.grid import Grid, Strip, Task
 from headwise.core.paths import RAW, REFERENCE
-from headwise.core.shapes import Array, Problem, Shape
+from headwise.core.shapes import Array, Problem, Shape, product_dtype
 from headwise.core.softmax import exponentials, in_memory_order, weighted_sum
 
 
@@ -354,9 +354,9 @@ def _clear(x: Array, bits: Array) -> None:
 
 
 def _scale(x: Array, scale: float) -> None:
-    """Multiply in place, in float64 where the scale does not fit."""
-    factor = x.dtype.type(scale)
-    np.multiply(x, factor if abs(factor) > 1e-30 or scale == 0 else scale, out=x, casting="unsafe")
+    """Multiply in place: in float64 where a scale would lose digits otherwise."""
+    factor = product_dtype(x.dtype, scale).type(scale)
+    np.multiply(x, factor, out=x, casting="unsafe")
 
 
 def _shares(p: Problem, grid: Grid) -> int:

@@ -7,7 +7,6 @@ from __future__ import annotations  # help() then shows ArrayLike as it is writt
 
 from collections.abc import Callable
 from dataclasses import replace
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -120,16 +119,19 @@ def _as_given(gradient: Array, x: Array) -> Array:
     return _summed(gradient, x.shape).astype(result_dtype(x.dtype), copy=False)
 
 
-def _sinks_gradient(p: Problem, delta: Array, lse: Array) -> Array:
-    """A sink takes weight from every value, and has none: ``-p_sink delta``, summed over items and queries."""
+def _sinks_gradient(p: Problem, delta: Array, lse: Array, seen: Array, d_lse: Array | None) -> Array:
+    """A sink takes weight from every value, and has none: ``-p_sink delta``, summed over items and queries.
+
+    Where a query sees no key the sink is the log-sum-exp itself.
+    """
     assert p.sinks is not None
     column = p.sinks[:, None] if len(p.scores) > 2 else p.sinks
     sinks = np.broadcast_to(column, lse.shape).astype(lse.dtype)
-    taken, _ = exponentials(sinks[..., None], lse)
-    taken = np.where(delta == 0, 0, taken[..., 0] * delta)  # not 0 * nan
-    each = taken.reshape(prod(p.scores[:-3]), len(p.sinks), p.scores[-2])
-    total: Array = -each.sum(axis=(0, 2), dtype=np.float64)
-    return total
+    weight, _ = exponentials(sinks[..., None], lse)
+    alone = 0 if d_lse is None else d_lse
+    given = np.where(sinks == -np.inf, 0, np.where(seen, -weight[..., 0] * delta, alone))
+    total: Array = given.sum(axis=-1, dtype=np.float64)
+    return _summed(total, p.sinks.shape) if len(p.scores) > 2 else total.reshape(p.sinks.shape)
 
 
 # ------------------------------------------------------------------------------------------ one call of a vjp
@@ -159,7 +161,8 @@ class _Forward(NamedTuple):
             low = replace(grid, tiling=grid.tiling._replace(height=min(2, grid.tiling.height)))
             bias = _as_given(_BiasSums(self.backward(low, d_out, d_lse)).total(), p.bias)
         if p.sinks is not None:
-            sinks = _as_given(_sinks_gradient(p, delta.reshape(self.lse.shape), self.lse), p.sinks)
+            delta, seen = (x.reshape(self.lse.shape) for x in (delta, self.rows.total != 0))
+            sinks = _as_given(_sinks_gradient(p, delta, self.lse, seen, d_lse), p.sinks)
         d_q = d_q.reshape(*p.scores[:-1], d_q.shape[-1])
         return AttentionGradients(_as_given(d_q, p.q), _as_given(d_k, p.k), _as_given(d_v, p.v), bias, sinks)
 

@@ -351,12 +351,8 @@ class Grid:
         return lru_cache(maxsize=self.words_kept)(self._make_words)
 
     def _make_words(self, lead: Shape, start: int, stop: int, first: int, last: int, repeated: int) -> Array:
-        assert self.rule is not None
-        rows, cols, word = slice(start, stop), slice(first, last), np.dtype(f"u{self.p.computing.itemsize}")
-        bits = self.rule._bits(self.p.scores, lead, rows, cols, word).swapaxes(-1, -2)
-        if repeated > 1:
-            return np.repeat(bits, repeated, axis=-1).swapaxes(-1, -2)
-        return (bits if self.rule.by_diagonals else np.ascontiguousarray(bits)).swapaxes(-1, -2)
+        bits = self._tile_words(lead, slice(start, stop), slice(first, last))
+        return bits if repeated == 1 else np.repeat(bits.swapaxes(-1, -2), repeated, axis=-1).swapaxes(-1, -2)
 
     @cached_property
     def cols(self) -> tuple[slice, ...]:
@@ -391,12 +387,14 @@ class Grid:
         return lru_cache(maxsize=self.words_kept)(self._make_bits)
 
     def _make_bits(self, lead: Shape, start: int, stop: int, first: int, last: int) -> Array:
+        rows = slice(start, stop)
+        return self._tile_words(lead, rows, slice(first, last)).reshape(-1, self.block(rows), last - first)
+
+    def _tile_words(self, lead: Shape, rows: slice, cols: slice) -> Array:
+        """Words of a tile, (n_rows, n_cols), in memory as scores lie: keys first."""
         assert self.rule is not None
-        rows, cols, word = slice(start, stop), slice(first, last), np.dtype(f"u{self.p.computing.itemsize}")
-        bits = self.rule._bits(self.p.scores, lead, rows, cols, word).reshape(-1, self.block(rows), last - first)
-        if self.rule.by_diagonals:
-            return bits
-        return np.ascontiguousarray(bits.swapaxes(-1, -2)).swapaxes(-1, -2)  # as scores lie
+        bits = self.rule._bits(self.p.scores, lead, rows, cols, np.dtype(f"u{self.p.computing.itemsize}"))
+        return bits if self.rule.by_diagonals else np.ascontiguousarray(bits.swapaxes(-1, -2)).swapaxes(-1, -2)
 
 
 @lru_cache(maxsize=1024)

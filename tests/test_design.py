@@ -448,6 +448,25 @@ def test_the_layer_draws_its_weights_in_order():
     assert not np.array_equal(hw.MultiHeadSelfAttention(6, 2).w_q, layer.w_q)
 
 
+def test_gradients_of_a_layer_have_shape_and_type_of_their_arguments_and_belong_to_their_call():
+    layer, x = hw.MultiHeadSelfAttention(6, 2), np.random.default_rng(0).standard_normal((2, 5, 6), dtype=np.float32)
+    out, vjp = layer.vjp(x)
+    d_x, d_weights = vjp(np.ones_like(out))
+    assert (out.dtype, d_x.dtype, d_x.shape) == (np.float64, np.float32, x.shape)
+    assert {name: (d.dtype, d.shape) for name, d in d_weights.items()} == dict.fromkeys(
+        ("w_q", "w_k", "w_v", "w_o"), (np.float64, (6, 6))
+    )
+    for name, gradient in d_weights.items():
+        weight = getattr(layer, name)
+        weight -= gradient
+    again, _ = vjp(np.ones_like(out))
+    np.testing.assert_array_equal(again, d_x)
+    with pytest.raises(
+        ValueError, match=r"d_out: expected \(b, n, d_model\) = \(2, 5, 6\) as out, got \(5, 6\); pass np"
+    ):
+        vjp(np.ones((5, 6)))
+
+
 def test_a_layer_is_copied_and_pickled():
     layer, x = hw.MultiHeadSelfAttention(6, 2), np.random.default_rng(0).standard_normal((2, 5, 6))
     out, _ = layer(x)

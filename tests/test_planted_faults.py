@@ -123,6 +123,28 @@ FAULTS = {
     "inputs written to": [(ATTENTION, "    scores = _scaled(", "    q *= p.computing.type(1)\n    scores = _scaled(")],
 }
 
+LAYER_VJP, BY_DIFFERENCES = "d_x = d_q @ w_q.T + d_k @ w_k.T + d_v @ w_v.T", "test_multihead_vjp.py"
+LAYER_GRADIENTS = {
+    "a way of x forgotten": [(LAYER, LAYER_VJP, "d_x = d_q @ w_q.T + d_k @ w_k.T")],
+    "w_q not transposed in its gradient's way": [(LAYER, LAYER_VJP, LAYER_VJP.replace("w_q.T", "w_q"))],
+    "w_o not transposed in its gradient's way": [(LAYER, "split_heads(d_out @ w_o.T,", "split_heads(d_out @ w_o,")],
+    "gradients of k and v swapped": [(LAYER, "(x, d_k), (x, d_v)", "(x, d_v), (x, d_k)")],
+    "gradient of w_o from the tokens": [(LAYER, "(merged, d_out)", "(x, d_out)")],
+    "gradient of w transposed": [(LAYER, "tensordot(inputs, d_outputs,", "tensordot(d_outputs, inputs,")],
+    "heads not split on the way back": [
+        (LAYER, "heads_vjp(split_heads(d_out @ w_o.T, n_heads))", "heads_vjp((d_out @ w_o.T).reshape(heads.shape))")
+    ],
+    "causal forgotten with gradients": [
+        (LAYER, "attention_vjp(q_heads, k_heads, v_heads, causal=causal)", "attention_vjp(q_heads, k_heads, v_heads)")
+    ],
+    "vjp reads arrays of the caller": [(LAYER, "_computed(arrays, copy=True)", "_computed(arrays)")],
+    "gradients in the computing type": [(LAYER, "_cast(each, own) for", "each for")],
+    "d_out not checked": [
+        (LAYER, 'given = _like_out(f"{function}\'s vjp", d_out, shape, computing)', "given = np.asarray(d_out)")
+    ],
+}
+FAULTS |= {name: [*row, BY_DIFFERENCES] for name, row in LAYER_GRADIENTS.items()}
+
 STEPS = "self.steps = self.grid.steps(self.lead, task.rows, path.backwards)"
 SINKS = "(sinks > -np.inf).astype(p.computing)"
 LOOKED_AT = "return lost | out_of_range(whole.total, self.alive)"
@@ -399,7 +421,7 @@ def copied(tmp_path):
 
 
 def test_without_a_fault_the_copy_is_green_and_is_what_runs(copied):
-    code, text = judge(copied, [*JUDGES, ENGINE_JUDGE, GRADIENTS_JUDGE])
+    code, text = judge(copied, [*JUDGES, ENGINE_JUDGE, GRADIENTS_JUDGE, BY_DIFFERENCES])
     assert code == 0, text
     (copied / "__init__.py").write_text("raise RuntimeError('the copy is imported')\n")
     assert "the copy is imported" in judge(copied)[1]

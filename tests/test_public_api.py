@@ -7,7 +7,7 @@ import types
 from pathlib import Path
 
 import headwise as hw
-from headwise import masks
+from headwise import masks, testing
 
 NAMES = {
     "AttentionGradients",
@@ -26,6 +26,7 @@ NAMES = {
     "masks",
     "merge_attention",
     "multi_head_attention",
+    "multi_head_attention_vjp",
     "scaled_dot_product_attention",
     "softmax",
     "softmax_vjp",
@@ -49,6 +50,11 @@ def test_the_names():
     public = {name for name, value in vars(hw).items() if not name.startswith("_")}
     modules = {name for name, value in vars(hw).items() if isinstance(value, types.ModuleType)}
     assert public - modules == NAMES - {"masks"}
+
+
+def test_the_checks():
+    public = {name for name, value in vars(testing).items() if inspect.isfunction(value) and not name.startswith("_")}
+    assert {name for name in public if getattr(testing, name).__module__ == testing.__name__} == {"check_vjp"}
 
 
 def test_the_masks():
@@ -78,10 +84,12 @@ def test_fixed_signatures():
     assert signature(hw.merge_attention) == ["outs", "lses"]
     assert signature(hw.alibi_slopes) == ["n_heads"]
     layer = ["x", "w_q", "w_k", "w_v", "w_o", "heads", "causal=False"]
-    assert signature(hw.multi_head_attention) == layer
+    assert signature(hw.multi_head_attention) == signature(hw.multi_head_attention_vjp) == layer
     assert signature(hw.MultiHeadSelfAttention) == ["d_model", "n_heads", "seed=0"]
     assert signature(hw.MultiHeadSelfAttention(2, 1).__call__) == ["x", "causal=False"]
     assert signature(hw.MultiHeadSelfAttention(2, 1).steps) == ["x", "causal=False"]
+    assert signature(hw.MultiHeadSelfAttention(2, 1).vjp) == ["x", "causal=False"]
+    assert signature(testing.check_vjp) == ["f", "args", "*seed=0", "*tolerance=1e-07"]
 
 
 def test_the_signatures_of_the_masks():

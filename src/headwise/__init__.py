@@ -8,7 +8,7 @@ from headwise.core.masks import Mask, causal_mask
 from headwise.core.plan import AttentionPlan, attention_plan
 from headwise.core.positions import alibi, alibi_slopes
 from headwise.core.softmax import logsumexp, merge_attention, softmax
-from headwise.layers.multihead import MultiHeadSelfAttention, multi_head_attention
+from headwise.layers.multihead import MultiHeadSelfAttention, multi_head_attention, multi_head_attention_vjp
 
 __version__ = "0.1.0"
 
@@ -29,6 +29,7 @@ __all__ = [
     "masks",
     "merge_attention",
     "multi_head_attention",
+    "multi_head_attention_vjp",
     "scaled_dot_product_attention",
     "softmax",
     "softmax_vjp",

@@ -5,6 +5,7 @@ Functions first, the class last. Weights multiply from the right: ``x @ w``, ``w
 
 from __future__ import annotations  # numpy.random is loaded when it is used, not when it is named
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +13,13 @@ from numpy.typing import ArrayLike
 
 from headwise.core.attention import AttentionSteps, attention_steps
 from headwise.core.describe import Line, describe
+from headwise.core.gradients import attention_vjp
 from headwise.core.shapes import (
     Array,
     Faults,
     Shape,
     array,
+    broadcasts,
     computing_dtype,
     flag,
     generator,
@@ -111,16 +114,58 @@ def merge_heads(heads: Array) -> Array:
 
 
 def _multi_head(arrays: list[Array], n_heads: int, causal: bool) -> MultiHeadSteps:
-    """The layer over x, w_q, w_k, w_v, w_o, already checked and of one float type."""
-    x, w_q, w_k, w_v, w_o = arrays
+    """The layer over x, w_q, w_k, w_v, w_o, already checked."""
+    x, w_q, w_k, w_v, w_o = _computed(arrays)
+    (q, k, v), (q_heads, k_heads, v_heads) = _projected(x, w_q, w_k, w_v, n_heads)
+    steps = attention_steps(q_heads, k_heads, v_heads, causal=causal)  # weights (..., H, n, n), out (..., H, n, d_head)
+    merged, out = _joined(steps.out, w_o)
+    return MultiHeadSteps(x, q, k, v, q_heads, k_heads, v_heads, steps, merged, out)
+
+
+def _projected(x: Array, w_q: Array, w_k: Array, w_v: Array, n_heads: int) -> tuple[list[Array], list[Array]]:
+    """q, k and v, and the same three split into heads."""
     with np.errstate(all="ignore"):
         q, k, v = x @ w_q, x @ w_k, x @ w_v  # (..., n, d_model) each
-    q_heads, k_heads, v_heads = (split_heads(projected, n_heads) for projected in (q, k, v))  # (..., H, n, d_head)
-    steps = attention_steps(q_heads, k_heads, v_heads, causal=causal)  # weights (..., H, n, n), out (..., H, n, d_head)
-    merged = merge_heads(steps.out)  # (..., n, d_model)
+    return [q, k, v], [split_heads(projected, n_heads) for projected in (q, k, v)]  # (..., H, n, d_head)
+
+
+def _joined(heads: Array, w_o: Array) -> tuple[Array, Array]:
+    """The heads side by side again, and their projection."""
+    merged = merge_heads(heads)  # (..., n, d_model)
     with np.errstate(all="ignore"):
         out = merged @ w_o  # (..., n, d_model)
-    return MultiHeadSteps(x, q, k, v, q_heads, k_heads, v_heads, steps, merged, out)
+    return merged, out
+
+
+def _multi_head_vjp(arrays: list[Array], n_heads: int, causal: bool) -> tuple[Array, Callable[[Array], list[Array]]]:
+    """The output of the layer, and what leads from its gradient to those of x, w_q, w_k, w_v, w_o."""
+    x, w_q, w_k, w_v, w_o = _computed(arrays, copy=True)  # ours: a step in place on the weights does not reach vjp
+    _, (q_heads, k_heads, v_heads) = _projected(x, w_q, w_k, w_v, n_heads)
+    heads, heads_vjp = attention_vjp(q_heads, k_heads, v_heads, causal=causal)
+    merged, out = _joined(heads, w_o)
+
+    def vjp(d_out: Array) -> list[Array]:
+        with np.errstate(all="ignore"):
+            d_heads = heads_vjp(split_heads(d_out @ w_o.T, n_heads))  # (..., H, n, d_head) each
+            d_q, d_k, d_v = (merge_heads(gradient) for gradient in (d_heads.q, d_heads.k, d_heads.v))
+            d_x = d_q @ w_q.T + d_k @ w_k.T + d_v @ w_v.T  # (..., n, d_model): x comes in by three ways
+            pairs = (x, d_q), (x, d_k), (x, d_v), (merged, d_out)
+            return [d_x, *(_over_tokens(inputs, d_outputs) for inputs, d_outputs in pairs)]
+
+    return out, vjp
+
+
+def _over_tokens(inputs: Array, d_outputs: Array) -> Array:
+    """The gradient (d_in, d_out) of w in ``inputs @ w``: ``inputs^T d_outputs``, summed over batch and tokens."""
+    axes = tuple(range(inputs.ndim - 1))
+    gradient: Array = np.tensordot(inputs, d_outputs, (axes, axes))
+    return gradient
+
+
+def _computed(arrays: list[Array], copy: bool = False) -> list[Array]:
+    """The arrays in the type in which all of them together are computed."""
+    computing = computing_dtype(result_dtype(*(each.dtype for each in arrays)))
+    return [each.astype(computing, copy=copy) for each in arrays]
 
 
 def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
@@ -132,7 +177,7 @@ def _cast(array: Array, dtype: np.dtype[Any]) -> Array:
 def _checked(
     faults: Faults, x: Any, weights: dict[str, Any], heads_name: str, heads: Any, causal: Any
 ) -> tuple[list[Array], int, bool, np.dtype[Any]]:
-    """The arguments of :func:`_multi_head`, in their computing dtype, and the dtype of the result."""
+    """The arguments of :func:`_multi_head`, and the dtype of the result."""
     n_heads = integer(faults, heads_name, heads, 1, "a number of heads")
     causal = flag(faults, "causal", causal, "other masks: scaled_dot_product_attention on the split heads")
     arrays = {name: array(faults, name, value) for name, value in {"x": x, **weights}.items()}
@@ -146,9 +191,7 @@ def _checked(
             faults.value(heads_name, expected, str(n_heads), f"d_head = d_model / {heads_name}")
     faults.raise_any()
     known = [value for value in (given, *arrays.values()) if value is not None]
-    dtype = result_dtype(*(value.dtype for value in known))
-    computing = computing_dtype(dtype)
-    return [value.astype(computing, copy=False) for value in known], n_heads, causal, dtype
+    return known, n_heads, causal, result_dtype(*(value.dtype for value in known))
 
 
 def _width(faults: Faults, x: Array, weights: dict[str, Shape]) -> int:
@@ -164,6 +207,23 @@ def _width(faults: Faults, x: Array, weights: dict[str, Shape]) -> int:
             expected = f"(d_model, d_model) = {words((d_model, d_model))} as x is {words(x.shape)}"
             faults.value(name, expected, words(shape))
     return d_model
+
+
+def _like_out(function: str, d_out: Any, shape: Shape, computing: np.dtype[Any]) -> Array:
+    """d_out in the computing type, checked: of the shape of the output, which is never stretched to."""
+    faults = Faults(function)
+    given = array(faults, "d_out", d_out)
+    if given is not None and given.shape != shape:
+        letters = "(b, n, d_model)" if len(shape) == 3 else "(n, d_model)"
+        remedy = "pass np.broadcast_to(d_out, out.shape)" if broadcasts(given.shape, shape) else ""
+        faults.value("d_out", f"{letters} = {words(shape)} as out", words(given.shape), remedy)
+    faults.raise_any()
+    assert given is not None  # its absence is a fault
+    return _cast(given, computing)
+
+
+# -------------------------------------------------------------------------------------- public functions
+LayerVjp = Callable[[ArrayLike], tuple[Array, dict[str, Array]]]
 
 
 def multi_head_attention(
@@ -217,6 +277,81 @@ def multi_head_attention(
     weights = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o}
     arrays, n_heads, causal, dtype = _checked(faults, x, weights, "heads", heads, causal)
     return _cast(_multi_head(arrays, n_heads, causal).out, dtype)
+
+
+def multi_head_attention_vjp(
+    x: ArrayLike,
+    w_q: ArrayLike,
+    w_k: ArrayLike,
+    w_v: ArrayLike,
+    w_o: ArrayLike,
+    heads: int,
+    causal: bool = False,
+) -> tuple[Array, LayerVjp]:
+    """Multi-head self-attention with given weights, and the gradients of its output, in linear memory.
+
+    Parameters
+    ----------
+    x : array_like, shape (b, n, d_model) or (n, d_model)
+        Tokens.
+    w_q, w_k, w_v, w_o : array_like, shape (d_model, d_model)
+        Projections, used as ``x @ w``.
+    heads : int
+        Number of heads; divides ``d_model``.
+    causal : bool
+        Token i attends to tokens 0 to i.
+
+    Returns
+    -------
+    out : ndarray, shape of x
+        As :func:`multi_head_attention` gives it, up to rounding.
+    vjp : callable
+        ``vjp(d_out)`` returns ``(d_x, {"w_q": d_w_q, "w_k": d_w_k, "w_v": d_w_v, "w_o": d_w_o})``, the gradients of
+        ``sum(out * d_out)``, each of the shape and the float type of its argument; those of the weights are summed
+        over batch and tokens. ``d_out`` has the shape of ``out``. It may be called more than once, and belongs to the
+        arguments as they were: what is done to the arrays later does not reach it.
+
+    Raises
+    ------
+    TypeError
+        If an argument, or ``d_out``, is of the wrong kind.
+    ValueError
+        If shapes do not fit or ``heads`` does not divide ``d_model``.
+
+    Notes
+    -----
+    ``d_w_o = merged^T d_out``; ``d_out w_o^T``, split into heads, goes through :func:`attention_vjp`; of what comes
+    back, merged again, ``d_w_q = x^T d_q`` and likewise for k and v, and ``d_x = d_q w_q^T + d_k w_k^T + d_v w_v^T``.
+
+    Examples
+    --------
+    >>> x, eye, none = np.array([[1.0, 2, 3, 4], [5, 6, 7, 8]]), np.eye(4), np.zeros((4, 4))
+    >>> out, vjp = multi_head_attention_vjp(x, none, none, eye, eye, heads=2)  # equal scores: the mean over tokens
+    >>> d_x, d_weights = vjp([[1.0, 0, 0, 0], [0, 0, 0, 0]])
+    >>> print(d_x)  # half of out[0, 0] comes from each token
+    [[0.5 0.  0.  0. ]
+     [0.5 0.  0.  0. ]]
+    >>> print(d_weights["w_o"][:, 0])  # what w_o found to project: the first row of out
+    [3. 4. 5. 6.]
+    """
+    weights = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o}
+    return _with_vjp("multi_head_attention_vjp", x, weights, "heads", heads, causal)
+
+
+def _with_vjp(
+    function: str, x: Any, weights: dict[str, Any], heads_name: str, heads: Any, causal: Any
+) -> tuple[Array, LayerVjp]:
+    """Check, compute, and dress the vjp: d_out is checked, and every gradient gets the type of its argument."""
+    arrays, n_heads, causal, dtype = _checked(Faults(function), x, weights, heads_name, heads, causal)
+    out, gradients = _multi_head_vjp(arrays, n_heads, causal)
+    types, shape, computing = [result_dtype(each.dtype) for each in arrays], out.shape, out.dtype
+
+    def vjp(d_out: ArrayLike) -> tuple[Array, dict[str, Array]]:
+        given = _like_out(f"{function}'s vjp", d_out, shape, computing)
+        d_x, *d_weights = (_cast(each, own) for each, own in zip(gradients(given), types, strict=True))
+        return d_x, dict(zip(weights, d_weights, strict=True))
+
+    return _cast(out, dtype), vjp
 
 
 class MultiHeadSelfAttention:
@@ -293,6 +428,41 @@ class MultiHeadSelfAttention:
         steps, dtype = self._steps("MultiHeadSelfAttention", x, causal)
         return _cast(steps.out, dtype), _cast(steps.weights, dtype)
 
+    def vjp(self, x: ArrayLike, causal: bool = False) -> tuple[Array, LayerVjp]:
+        """Apply the layer, without its weights of attention, and give the gradients of its output, in linear memory.
+
+        Parameters
+        ----------
+        x : array_like, shape (b, n, d_model) or (n, d_model)
+            Tokens.
+        causal : bool
+            Token i attends to tokens 0 to i.
+
+        Returns
+        -------
+        out : ndarray, shape of x
+            As a call gives it, up to rounding.
+        vjp : callable
+            ``vjp(d_out)`` returns ``(d_x, {"w_q": d_w_q, "w_k": d_w_k, "w_v": d_w_v, "w_o": d_w_o})``, as that of
+            :func:`multi_head_attention_vjp` does.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If ``x``, or ``d_out``, is of the wrong kind or shape.
+
+        Examples
+        --------
+        >>> layer, x = MultiHeadSelfAttention(d_model=4, n_heads=2), np.eye(4)
+        >>> out, vjp = layer.vjp(x)
+        >>> d_x, d_weights = vjp(2 * out)  # the gradient of sum(out * out)
+        >>> for name, gradient in d_weights.items():
+        ...     setattr(layer, name, getattr(layer, name) - 0.01 * gradient)
+        >>> print((layer(x)[0] ** 2).sum() < (out**2).sum())
+        True
+        """
+        return _with_vjp("MultiHeadSelfAttention.vjp", x, self._weights(), "n_heads", self.n_heads, causal)
+
     def steps(self, x: ArrayLike, causal: bool = False) -> MultiHeadSteps:
         """Apply the layer and keep every intermediate, the split into heads and their merge included; print the result.
 
@@ -321,9 +491,12 @@ class MultiHeadSelfAttention:
         return self._steps("MultiHeadSelfAttention.steps", x, causal)[0]
 
     def _steps(self, function: str, x: Any, causal: Any) -> tuple[MultiHeadSteps, np.dtype[Any]]:
-        weights = {"w_q": self.w_q, "w_k": self.w_k, "w_v": self.w_v, "w_o": self.w_o}
-        arrays, n_heads, causal, dtype = _checked(Faults(function), x, weights, "n_heads", self.n_heads, causal)
+        faults = Faults(function)
+        arrays, n_heads, causal, dtype = _checked(faults, x, self._weights(), "n_heads", self.n_heads, causal)
         return _multi_head(arrays, n_heads, causal), dtype
+
+    def _weights(self) -> dict[str, Array]:
+        return {"w_q": self.w_q, "w_k": self.w_k, "w_v": self.w_v, "w_o": self.w_o}
 
     def __repr__(self) -> str:
         return f"MultiHeadSelfAttention(d_model={self.d_model}, n_heads={self.n_heads})"

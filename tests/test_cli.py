@@ -20,7 +20,7 @@ import pytest
 
 import headwise as hw
 from headwise import cli, console, demo, files, masks
-from headwise.bench import cases, measure, peers, report
+from headwise.bench import cases, measure, peers
 from headwise.cli import main
 from headwise.core import workers
 
@@ -391,7 +391,7 @@ def test_info_imports_no_extra() -> None:
 
 
 # ------------------------------------------------------------------------------------------- bench
-PAGE = f"before\r\n{report.BEGIN}\r\nold\r\n{report.END}\r\nafter\r\n"
+PAGE = "before\r\n<!-- bench:begin -->\r\nold\r\n<!-- bench:end -->\r\nafter\r\n"
 
 
 @pytest.fixture
@@ -429,6 +429,7 @@ def test_bench_lists_its_cases(capsys: Capture) -> None:
     text = capsys.readouterr().out
     assert re.search(r"^long-100000 +long +\(1, 1, 100000, 64\), causal, float32 +nobody$", text, re.MULTILINE)
     assert re.search(r"^window +masked +.*window\(256, 0\) +torch 18$", text, re.MULTILINE)
+    assert re.search(r"^both-full-1x8x8192x64 +backward-long +.*, forward and backward +torch, 64 MiB$", text, re.M)
     assert main(["bench", "--cases", "list", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["cases"][0]["group"] == "forward"
 
@@ -456,6 +457,25 @@ def test_bench_writes_between_the_markers_of_a_page(folder: Path, capsys: Captur
     assert sorted(os.listdir()) == ["in.npz", "old.npz", "page.md"]
 
 
+@pytest.mark.usefixtures("quick")
+def test_bench_measures_gradients_and_writes_their_own_table(
+    folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = [case._replace(shape=(1, 2, 8, 4)) for case in cases.select(["backward-full-8x8x512x64", "backward-both"])]
+    monkeypatch.setattr(cases, "CASES", tuple(small))
+    page = f"{PAGE}<!-- bench-backward:begin -->\n| both-full-8x8x512x64 | 1 |\n<!-- bench-backward:end -->\n"
+    Path("page.md").write_bytes(page.encode())
+    command = ["bench", "--cases", "backward", "--peers", "naive", "--repeat", "1", "--write", "page.md"]
+    assert main(command) == 0
+    text = capsys.readouterr().out
+    assert re.search(r"^both-causal-1x8x2048x64 +[\d.]+ +\d+\.\d\d \[", text, re.MULTILINE)
+    assert re.search(r"^backward: that pass alone, 10 d operations ", text, re.MULTILINE)
+    assert re.search(r"^naive, gradients +the formulas in NumPy", text, re.MULTILINE)
+    written = Path("page.md").read_bytes().decode()
+    assert written.startswith(page.partition("| both")[0])
+    assert "| backward-full-8x8x512x64 | " in written
+
+
 BENCH_MISTAKES: list[tuple[list[str], str]] = [
     (["--cases", "nonsense"], r"--cases: expected names of cases or groups \(forward, .*\), got 'nonsense'; see"),
     (["--cases", "tiny,"], r"--cases: expected names of cases or groups .*, got ''; see"),
@@ -465,6 +485,18 @@ BENCH_MISTAKES: list[tuple[list[str], str]] = [
     (
         ["--cases", "tiny", "--peers", "naive,jax"],
         r"--peers: expected peers that any of .* \(naive\), got jax; see headwise",
+    ),
+    (
+        ["--cases", "backward", "--peers", "onnxruntime"],
+        r"--peers: expected peers that any of .* \(torch, naive, jax\), got onnxruntime; see headwise",
+    ),
+    (
+        ["--cases", "backward-both", "--write", "page.md"],
+        r"page\.md: expected the lines <!-- bench-backward:begin --> ",
+    ),
+    (
+        ["--cases", "forward", "--write", "rows.md"],
+        r"rows\.md: expected every case to be measured whose row stands there, got none for tiny, long-100000; name ",
     ),
     (["--repeat", "0"], r"argument --repeat: expected an integer >= 1, got '0'"),
     (["--repeat", "-3"], r"argument --repeat: expected "),
@@ -487,6 +519,7 @@ def test_bench_refuses_mistakes_before_any_work(
     monkeypatch.setattr(cli, "bench", None)
     monkeypatch.setattr(peers, "is_installed", lambda peer: peer.name == "naive")
     Path("old.md").write_text("precious")
+    Path("rows.md").write_bytes(PAGE.replace("old", "| tiny | 1 |\r\n| long-100000 | 2 |").encode())
     Path("page.md").write_bytes(PAGE.encode())
     before = state(folder)
     assert main(["bench", *arguments]) == 2
@@ -521,7 +554,7 @@ def test_bench_interrupted_leaves_the_page(folder: Path, capsys: Capture, monkey
 
     monkeypatch.setattr(cli, "bench", interrupted)
     Path("page.md").write_bytes(PAGE.encode())
-    assert main(["bench", "--write", "page.md"]) == 130
+    assert main(["bench", "--cases", "tiny", "--write", "page.md"]) == 130
     assert capsys.readouterr().err == "headwise bench: interrupted\n"
     assert Path("page.md").read_bytes() == PAGE.encode()
 

@@ -16,9 +16,10 @@ from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 from headwise import __version__, console, demo
-from headwise.bench import cases, peers, report
+from headwise.bench import cases, page, peers, report
+from headwise.bench.agreement import BenchError
 from headwise.bench.conditions import usable_cores
-from headwise.bench.measure import BenchError, Outcome, bench
+from headwise.bench.measure import Outcome, bench
 from headwise.core.shapes import Array
 from headwise.files import FileError, check_target, listed, shown, write_arrays
 
@@ -174,7 +175,8 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
         "--cases",
         type=_names,
         metavar="A,B",
-        help="cases or groups of them; 'list' prints them all (default: all but 'long'; takes minutes and GiB)",
+        help="cases or groups of them, such as 'backward' for gradients; 'list' prints them all "
+        "(default: all but 'long'; takes minutes and GiB)",
     )
     parser.add_argument(
         "--peers",
@@ -186,8 +188,9 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=_threads, metavar="N", help="threads of everybody (default: the cores to use)"
     )
-    page = f"put the tables between the lines {report.BEGIN} and {report.END} of this page; all must be measured"
-    parser.add_argument("--write", metavar="FILE", help=page)
+    outputs, gradients = (" and ".join(marks) for marks in page.MARKS.values())
+    into = f"put the table between the lines {outputs} of this page, that of gradients between {gradients}"
+    parser.add_argument("--write", metavar="FILE", help=f"{into}; every row that stands there must be measured again")
     parser.set_defaults(run=_run_bench)
 
 
@@ -388,14 +391,14 @@ def _run_bench(options: argparse.Namespace) -> str:
         return console.table("Cases", heads, rows, console.look(sys.stdout))
     selected, whom = _chosen(options)
     if options.write is not None:
-        report.check_page(options.write)
+        page.check_page(options.write, selected)
     threads = options.threads or usable_cores()
     whole = cases.whole_groups(selected)
     try:
         with console.Progress(sys.stderr) as line:
             outcome = bench(selected, whom, options.repeat, threads, line.tell)
         if options.write is not None:
-            report.write_page(options.write, outcome, whole)
+            page.write_page(options.write, outcome, whole)
     except BenchError as error:
         raise _UsageError(str(error)) from error
     if options.json:
@@ -439,9 +442,9 @@ def _bench_text(outcome: Outcome, whole: Sequence[str], look: console.Look, writ
         parts.append(console.table("Geometric means of ratios (of so many cases)", heads, rows, look))
     if judged := report.verdicts(results, whole):
         parts.append(console.table("Targets", report.TARGET_HEADS, report.target_rows(judged), look))
-    parts.append("\n".join(report.LEGEND))
+    parts.append("\n".join(report.legend(results)))
     ends = [(f"failed: {which}", why) for which, why in report.failures(outcome)]
-    ends += [(name, note) for name, note in outcome.notes.items() if note]
+    ends += report.all_notes(outcome)
     ends += [(name, f"not installed: {install}") for name, install in outcome.absent.items()]
     ends += [("written", written)] if written else []
     return "\n\n".join(filter(None, [*parts, console.facts(ends, look)]))

@@ -1,18 +1,10 @@
-"""The cases of the benchmark as rows: shapes, options, peers and targets; and their inputs, from a seed."""
+"""The cases of the benchmark as rows: shapes, options, what is timed, peers and targets."""
 
-import math
-import operator
 from collections.abc import Collection, Mapping, Sequence
-from functools import reduce
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from headwise.core import masks
-from headwise.core.positions import alibi, alibi_slopes
-from headwise.core.shapes import Array
-
 Shape = tuple[int, int, int, int]
+TABLES = ("forward", "backward")  # of a page
 
 
 class Case(NamedTuple):
@@ -33,6 +25,10 @@ class Case(NamedTuple):
     random: bool = False  # a mask of random bits, half of them True
     alibi: bool = False
     dropout: float = 0.0
+    timed: str = (
+        "forward"  # or "backward" alone, after a forward pass that is not timed; or "both", one after the other
+    )
+    most_extra: int | None = None  # MiB, of memory beyond inputs and results: what is aimed at
     most_repeats: int | None = None
     by_default: bool = True
 
@@ -45,6 +41,16 @@ class Case(NamedTuple):
     def part(self) -> str:
         """The part of its group that it belongs to."""
         return "causal" if self.causal else "full"
+
+    @property
+    def table(self) -> str:
+        """The table that it stands in: that of the forward pass, or of gradients."""
+        return "forward" if self.timed == "forward" else "backward"
+
+    @property
+    def family(self) -> str:
+        """The group of its group, which is the first word of it."""
+        return self.group.partition("-")[0]
 
     @property
     def words(self) -> str:
@@ -63,6 +69,7 @@ class Case(NamedTuple):
             f"random bool mask ({n}, {self.keys}), half True" if self.random else "",
             "alibi" if self.alibi else "",
             f"dropout {self.dropout:g}" if self.dropout else "",
+            {"forward": "", "backward": "backward alone", "both": "forward and backward"}[self.timed],
         ]
         return ", ".join(filter(None, said))
 
@@ -82,6 +89,7 @@ GOALS = (
     Goal("forward", "causal", "onnxruntime", 1.9),
     Goal("forward", "all", "naive", 5.5),
     Goal("large", "all", "torch", 0.95),
+    Goal("backward-alone", "all", "torch", 1.15),
 )
 
 _SHAPES: tuple[Shape, ...] = (
@@ -97,8 +105,16 @@ _CAUSAL = {"torch": 1.0, "onnxruntime": 1.5, "jax": 2.0, "openvino": 1.3}
 _DENSE: Mapping[str, float | None] = {"naive": 3.5, "onnx": None}  # they hold all scores: up to 2048 tokens only
 _LONGEST_DENSE = 2048
 
+_GRADIENT_SHAPES: tuple[Shape, ...] = (
+    (8, 8, 512, 64),
+    (32, 12, 128, 64),
+    (1, 8, 2048, 64),
+    (1, 8, 4096, 64),
+    (1, 16, 2048, 128),
+)
 
-def _both(
+
+def _full_and_causal(
     prefix: str, group: str, shape: Shape, peers: Sequence[Mapping[str, float | None]], **more: Any
 ) -> list[Case]:
     """A full case and a causal one of the same shape."""
@@ -111,7 +127,19 @@ def _both(
 
 def _forward(shape: Shape) -> list[Case]:
     dense = _DENSE if shape[2] <= _LONGEST_DENSE else {}
-    return _both("", "forward", shape, ({**_FULL, **dense}, {**_CAUSAL, **dense}))
+    return _full_and_causal("", "forward", shape, ({**_FULL, **dense}, {**_CAUSAL, **dense}))
+
+
+def _gradients(
+    prefix: str, group: str, peers: Mapping[str, float | None], dense: bool = False, **more: Any
+) -> list[Case]:
+    """Full and causal cases of every shape; `dense` compares with plain NumPy too where all scores fit."""
+    naive: Mapping[str, float | None] = {"naive": None}
+    made = []
+    for shape in _GRADIENT_SHAPES:
+        whom = {**peers, **(naive if dense and shape[2] <= _LONGEST_DENSE else {})}
+        made += _full_and_causal(prefix, group, shape, [whom] * 2, **more)
+    return made
 
 
 CASES: tuple[Case, ...] = (
@@ -120,12 +148,12 @@ CASES: tuple[Case, ...] = (
         case
         for shape in _SHAPES
         if shape[2] >= 512
-        for case in _both("large-", "large", shape, [{"torch": 0.85}] * 2, factor=8.0)
+        for case in _full_and_causal("large-", "large", shape, [{"torch": 0.85}] * 2, factor=8.0)
     ),
     *(
         case
         for shape in ((8, 8, 512, 64), (1, 8, 2048, 64))
-        for case in _both("float64-", "float64", shape, [{"torch": 1.0}] * 2, dtype="float64")
+        for case in _full_and_causal("float64-", "float64", shape, [{"torch": 1.0}] * 2, dtype="float64")
     ),
     Case("padding", "masked", (8, 8, 1024, 64), {"torch": 1.7}, padded=True),
     Case("window", "masked", (1, 8, 8192, 64), {"torch": 18.0}, window=(256, 0)),
@@ -135,11 +163,36 @@ CASES: tuple[Case, ...] = (
     Case("dropout", "other", (1, 8, 2048, 64), {"torch": 6.0}, causal=True, dropout=0.1),
     Case("tiny", "other", (1, 1, 16, 16), {"naive": 0.6}),
     Case("long-100000", "long", (1, 1, 100_000, 64), {}, causal=True, most_repeats=3, by_default=False),
+    *_gradients("backward-", "backward-alone", {"torch": 1.0}, dense=True, timed="backward"),
+    *_gradients("backward-padded-", "backward-padded", {"torch": 1.7}, timed="backward", padded=True),
+    Case(
+        "backward-window-1x8x4096x64",
+        "backward-window",
+        (1, 8, 4096, 64),
+        {"torch": 7.0},
+        window=(256, 0),
+        timed="backward",
+    ),
+    *_gradients("both-", "backward-both", {"torch": None, "jax": 2.0}, dense=True, timed="both"),
+    Case(
+        "both-dropout-causal-1x8x2048x64",
+        "backward-dropout",
+        (1, 8, 2048, 64),
+        {"torch": 3.0},
+        causal=True,
+        dropout=0.1,
+        timed="both",
+    ),
+    *_full_and_causal(
+        "both-", "backward-long", (1, 8, 8192, 64), [{"torch": None}] * 2, timed="both", most_extra=64, most_repeats=3
+    ),
 )
 
 
 def select(names: Sequence[str] | None) -> list[Case]:
-    """Return the cases of these names or groups, in the order of the table; None is those that are run by default.
+    """Return the cases of these names, groups or families of groups, in the order of the table.
+
+    None is those that are run by default, and "all" is all of them.
 
     Raises
     ------
@@ -150,14 +203,20 @@ def select(names: Sequence[str] | None) -> list[Case]:
     --------
     >>> [case.name for case in select(["float64", "tiny"])][-2:]
     ['float64-causal-1x8x2048x64', 'tiny']
+    >>> {case.timed for case in select(["backward"])} == {"backward", "both"}
+    True
     """
     if names is None:
         return [case for case in CASES if case.by_default]
-    unknown = [name for name in names if not any(name in (case.name, case.group) for case in CASES)]
+    unknown = [name for name in names if not any(name in _called(case) for case in CASES)]
     if unknown or not names:
-        groups = ", ".join(dict.fromkeys(case.group for case in CASES))
-        raise ValueError(f"expected names of cases or groups ({groups}), got '{','.join(unknown)}'")
-    return [case for case in CASES if case.name in names or case.group in names]
+        groups = ", ".join(dict.fromkeys(name for case in CASES for name in (case.family, case.group)))
+        raise ValueError(f"expected names of cases or groups ({groups}, all), got '{','.join(unknown)}'")
+    return [case for case in CASES if not _called(case).isdisjoint(names)]
+
+
+def _called(case: Case) -> set[str]:
+    return {"all", case.name, case.group, case.family}
 
 
 def compared(cases: Collection[Case]) -> list[str]:
@@ -179,108 +238,12 @@ def whole_groups(cases: Collection[Case]) -> list[str]:
     return [group for group in dict.fromkeys(case.group for case in cases) if group not in absent]
 
 
-class Inputs(NamedTuple):
-    """The arrays of a case."""
-
-    q: Array  # (B, H, n_q, d_k)
-    k: Array  # (B, G, n_k, d_k)
-    v: Array  # (B, G, n_k, d_v)
-    seen: Array | None = None  # (n_q, n_k), the random mask
-
-
-def make(case: Case, seed: int = 0) -> Inputs:
-    """Return the inputs of a case: standard normal, from a seed, without larger arrays on the way."""
-    rng = np.random.default_rng(seed)
-    b, h, n, d = case.shape
-    g, dtype = case.kv_heads or h, np.dtype(case.dtype).type
-    q, k, v = (
-        rng.standard_normal(shape, dtype=dtype)
-        for shape in (case.shape, (b, g, case.keys, d), (b, g, case.keys, case.d_v or d))
-    )
-    q *= dtype(case.factor)
-    return Inputs(q, k, v, rng.integers(0, 2, (n, case.keys), dtype=np.bool_) if case.random else None)
-
-
-def options(case: Case, inputs: Inputs) -> dict[str, Any]:
-    """Return what our functions are called with besides q, k and v; dropout needs an `rng` as well."""
-    b, h, _, _ = case.shape
-    rules: list[Any] = [] if case.window is None else [masks.window(*case.window)]
-    rules += [masks.lengths([case.keys // 2] * b)] if case.padded else []
-    rules += [inputs.seen] if inputs.seen is not None else []
-    return {
-        "mask": reduce(operator.and_, rules) if rules else None,
-        "bias": alibi(alibi_slopes(h)) if case.alibi else None,
-        "causal": case.causal,
-        "dropout": case.dropout,
-    }
-
-
-def dense_mask(case: Case, inputs: Inputs, causal: bool) -> Array | None:
-    """Return where a query may attend, for those who take a bool array: (n_q, n_k) or (B, 1, n_q, n_k); None is all.
-
-    `causal` says whether the array has the causal rule in it, or the peer has a flag for it.
-    """
-    shape = (case.shape[0], 1, case.shape[2], case.keys)[0 if case.padded else 2 :]
-    rules = [masks.causal()] if causal and case.causal else []
-    given = options(case, inputs)["mask"]
-    rules += [] if given is None else [given]
-    if not rules:
-        return None
-    return reduce(np.logical_and, (r if isinstance(r, np.ndarray) else r.dense(shape) for r in rules)).copy()
-
-
-def dense_bias(case: Case, inputs: Inputs) -> Array | None:
-    """Return alibi, and -inf where masked, as one array to add: ([B,] H, n_q, n_k), of the case's dtype.
-
-    None where there is no alibi.
-    """
-    if not case.alibi:
-        return None
-    _, h, n, _ = case.shape
-    bias = np.empty((h, n, case.keys), case.dtype)
-    for head, slope in zip(bias, alibi_slopes(h), strict=True):
-        head[:] = alibi([slope]).dense((n, case.keys))
-    seen = dense_mask(case, inputs, causal=True)
-    return bias if seen is None else np.where(seen, bias, -np.inf).astype(case.dtype, copy=False)
-
-
-def pairs(case: Case, inputs: Inputs) -> int:
-    """Return how many pairs of query and key are visible, over all items and heads.
-
-    >>> case = CASES[1]
-    >>> case.causal, pairs(case, make(case)) == 8 * 8 * 512 * 513 // 2
-    (True, True)
-    """
-    b, h, n, _ = case.shape
-    if inputs.seen is not None:
-        seen = np.asarray(dense_mask(case, inputs, causal=True))
-        return h * int(np.count_nonzero(np.broadcast_to(seen, (b, 1, n, case.keys))))
-    own = np.arange(n) + case.keys - n  # the key that stands where the query does
-    left, right = case.window or (case.keys, case.keys)
-    last = np.minimum(own + (0 if case.causal else right), (case.keys // 2 if case.padded else case.keys) - 1)
-    return b * h * int(np.maximum(0, last - np.maximum(own - left, 0) + 1).sum())
-
-
-def operations(case: Case, inputs: Inputs) -> int:
-    """Return the additions and multiplications of the two products over visible pairs."""
-    return 2 * pairs(case, inputs) * (case.shape[3] + (case.d_v or case.shape[3]))
-
-
-def scores_bytes(case: Case) -> int:
-    """Return what the matrix of all scores would take.
-
-    >>> scores_bytes(select(["long"])[0]) / 2**30
-    37.25290298461914
-    """
-    b, h, n, _ = case.shape
-    return math.prod((b, h, n, case.keys)) * np.dtype(case.dtype).itemsize
-
-
 def rows() -> list[list[str]]:
     """Return name, group, what is computed and the peers with their targets, of every case."""
     return [[case.name, case.group, case.words, _aims(case)] for case in CASES]
 
 
 def _aims(case: Case) -> str:
-    aims = (peer if aim is None else f"{peer} {aim:g}" for peer, aim in case.peers.items())
+    aims = [peer if aim is None else f"{peer} {aim:g}" for peer, aim in case.peers.items()]
+    aims += [] if case.most_extra is None else [f"{case.most_extra} MiB"]
     return ", ".join(aims) or "nobody"

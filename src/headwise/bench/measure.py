@@ -4,18 +4,18 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from headwise.bench.cases import Case, Inputs, make, operations, options, scores_bytes
+from headwise.bench.agreement import BenchError, check_ours, check_peer
+from headwise.bench.arrays import Inputs, Made, Run, make, operations, options, scores_bytes
+from headwise.bench.cases import Case
 from headwise.bench.conditions import Conditions, conditions
 from headwise.bench.memory import extra_bytes
-from headwise.bench.peers import Peer, Run, is_installed, ours
-from headwise.core.attention import scaled_dot_product_attention
+from headwise.bench.peers import Peer, is_installed, ours
 from headwise.core.plan import attention_plan
-from headwise.core.shapes import Array
 from headwise.files import shown
 
 _AFTER_SPINNING = (
@@ -25,11 +25,6 @@ _PAUSE = 0.005
 _SHORT = 0.1  # what takes less is run once more, untimed, right before: caches and clocks are then its own
 _LOOPED = 1e-3  # what takes less is called in a loop of about _LOOP seconds
 _LOOP = 5e-3
-_FEW = 16  # queries whose result is compared with the definition
-
-
-class BenchError(ValueError):
-    """Something that makes measuring pointless; one line."""
 
 
 class Clock(NamedTuple):
@@ -74,10 +69,10 @@ class Result(NamedTuple):
     case: Case
     words: str
     seconds: Spread  # ours
-    rate: float  # ours: operations of the two products over visible pairs, a second
+    rate: float  # ours: operations of the products over visible pairs, a second
     roof: float  # the same of one large product of NumPy
-    extra_bytes: int | None  # ours: peak beyond inputs and output, None where it could not be told
-    planned_bytes: int  # what attention_plan promised
+    extra_bytes: int | None  # ours: peak beyond inputs and results, None where it could not be told
+    planned_bytes: int | None  # what attention_plan promised; None for gradients, which have no plan
     scores_bytes: int  # what the matrix of scores would take
     peers: list[Versus]
 
@@ -93,6 +88,7 @@ class Outcome(NamedTuple):
     conditions: Conditions
     results: list[Result]
     notes: dict[str, str]  # peer -> what it was, as it was measured
+    gradients: dict[str, str]  # the same of its gradients, of those that have them
     absent: dict[str, str]  # peer -> the command that installs it
 
 
@@ -163,48 +159,11 @@ def roof(dtype: str, clock: Clock = _CLOCK, size: int = 2048, times: int = 3) ->
 
 
 # ------------------------------------------------------------------------------------------ results
-def tolerance(case: Case, inputs: Inputs) -> float:
-    """Return how far results may lie apart: 4096 roundings of the largest value, times the factor of q.
-
-    Another mask, scale or alignment is farther off by far; how exact each one is, is not asked here.
-    """
-    return float(4096 * np.finfo(case.dtype).eps * case.factor * np.abs(inputs.v).max())
-
-
-def _check(what: str, got: Array, expected: Array, most: float) -> None:
-    if got.shape != expected.shape:
-        raise BenchError(f"expected {what} of shape {expected.shape}, got {got.shape}")
-    apart = float(np.abs(got - expected).max())
-    if not apart <= most:  # NaN too
-        raise BenchError(f"expected {what} within {most:.2g}, got {apart:.2g} from it")
-
-
-def check_ours(case: Case, inputs: Inputs, out: Array) -> None:
-    """Compare the last few queries of the last item with the definition in float64; dropout is not asked.
-
-    Raises
-    ------
-    BenchError
-        They differ by more than the tolerance.
-    """
-    _, h, n, d = case.shape
-    few = min(_FEW, n)
-    part = case._replace(shape=(1, h, few, d), n_k=case.keys, dropout=0.0)  # causal and alibi align at the end
-    seen = None if inputs.seen is None else inputs.seen[-few:]
-    k, v = (x[-1:].astype(np.float64) for x in (inputs.k, inputs.v))
-    cut = Inputs(inputs.q[-1:, :, -few:].astype(np.float64), k, v, seen)
-    expected, _ = scaled_dot_product_attention(*cut[:3], **options(part, cut))
-    if not case.dropout:
-        _check("the definition", out[-1:, :, -few:], expected, tolerance(case, inputs))
-
-
-def _prepared(peer: Peer, case: Case, inputs: Inputs, out: Array, threads: int) -> Run | str:
+def _prepared(peer: Peer, case: Case, inputs: Inputs, mine: Made, threads: int) -> Run | str:
     """A peer's run, if its result is ours; else why not. Whatever it raises is its error, not the end."""
     try:
         run = peer.prepare(case, inputs, threads)
-        made = run()
-        if not case.dropout:  # everybody drops other weights
-            _check("the result of headwise", made, out, tolerance(case, inputs))
+        check_peer(case, inputs, run(), mine)
     except Exception as error:
         words = shown(str(error) or type(error).__name__, 200)
         return words if isinstance(error, ValueError) else f"{type(error).__name__}: {words}"
@@ -223,16 +182,16 @@ def measure_case(
     """
     inputs = make(case)
     mine = ours(case, inputs, threads)
-    out = mine()
+    made = mine()
     try:
-        check_ours(case, inputs, out)
+        check_ours(case, inputs, made)
     except BenchError as error:
         raise BenchError(f"{case.name}: headwise: {error}; this is a bug of headwise") from error
     runs: dict[str, Run | str] = {}
     for peer in peers:
         if peer.name in case.peers:
             say(f"preparing {peer.name}")
-            runs[peer.name] = _prepared(peer, case, inputs, out, threads)
+            runs[peer.name] = _prepared(peer, case, inputs, made, threads)
     spins = {peer.name: peer.spins for peer in peers}
     contestants = [Contestant(name, run, spins[name]) for name, run in runs.items() if not isinstance(run, str)]
     say("timing")
@@ -242,14 +201,17 @@ def measure_case(
     versus = [_versus(name, case, run, seconds) for name, run in runs.items()]
     taken = spread(seconds["headwise"])
     say("memory")
-    planned = attention_plan(inputs.q, inputs.k, inputs.v, **_for_plan(case, inputs), threads=threads).bytes
+    planned = _planned_bytes(case, inputs, threads)
     rate = operations(case, inputs) / taken.median
     extra = extra_bytes(case, threads)
-    return Result(case, case.words, taken, rate, best, extra, int(planned), scores_bytes(case), versus)
+    return Result(case, case.words, taken, rate, best, extra, planned, scores_bytes(case), versus)
 
 
-def _for_plan(case: Case, inputs: Inputs) -> dict[str, Any]:
-    return options(case, inputs) | ({"rng": np.random.default_rng(0)} if case.dropout else {})
+def _planned_bytes(case: Case, inputs: Inputs, threads: int) -> int | None:
+    if case.timed != "forward":
+        return None
+    chosen = options(case, inputs) | {"rng": np.random.default_rng(0) if case.dropout else None}
+    return int(attention_plan(inputs.q, inputs.k, inputs.v, **chosen, threads=threads).bytes)
 
 
 def _versus(name: str, case: Case, run: Run | str, seconds: dict[str, list[float]]) -> Versus:
@@ -282,4 +244,5 @@ def bench(
         for at, case in enumerate(cases, 1):
             numbered = partial(_numbered, say, f"{at} of {len(cases)}: {case.name}")
             results.append(measure_case(case, present, repeat, threads, numbered, clock))
-    return Outcome(here, results, {peer.name: peer.note for peer in present}, absent)
+    gradients = {peer.name: peer.gradients for peer in present if peer.gradients}
+    return Outcome(here, results, {peer.name: peer.note for peer in present}, gradients, absent)

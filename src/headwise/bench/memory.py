@@ -1,4 +1,4 @@
-"""Peak memory of one call of ours, beyond inputs and output: measured in a process of its own.
+"""Peak memory of one call of ours, beyond inputs and results: measured in a process of its own.
 
 `python -m headwise.bench.memory CASE THREADS` prints it, in bytes; null where the system does not say.
 """
@@ -8,8 +8,9 @@ import re
 import subprocess
 import sys
 
-from headwise.bench.cases import Case, make, select
-from headwise.bench.peers import Run, ours
+from headwise.bench.arrays import Run, make
+from headwise.bench.cases import Case, select
+from headwise.bench.peers import ours
 
 
 # The peak is that of the resident set, in pages that were touched, so it has limits: memory that the allocator kept
@@ -42,14 +43,19 @@ def growth(run: Run) -> int | None:
     except OSError:  # not Linux, or not allowed: the peak so far is the bar
         pass
     before = _peak()
-    out = run()
+    made = run()
     after = _peak()
-    return None if before is None or after is None else max(0, after - before - out.nbytes)
+    held = sum(x.nbytes for x in (made if isinstance(made, tuple) else (made,)))
+    return None if before is None or after is None else max(0, after - before - held)
 
 
 def _measure_memory(name: str, threads: int) -> int | None:
-    """Growth of one call of ours, in a process that has made the inputs and warmed up on a small relative of them."""
+    """Growth of one call of ours, in a process that has made the inputs and warmed up on a small relative of them.
+
+    Of a backward pass, that of both passes: what the forward one leaves to the allocator would hide it.
+    """
     case = select([name])[0]
+    case = case._replace(timed="both") if case.timed == "backward" else case
     _, h, n, d = case.shape
     small = case._replace(shape=(1, h, min(n, 256), d), n_k=min(case.keys, 256))
     ours(small, make(small), threads)()
@@ -58,7 +64,7 @@ def _measure_memory(name: str, threads: int) -> int | None:
 
 
 def extra_bytes(case: Case, threads: int) -> int | None:
-    """Return the peak of our memory beyond inputs and output, measured in a fresh process; None: it could not be."""
+    """Return the peak of our memory beyond inputs and results, measured in a fresh process; None: it could not be."""
     command = [sys.executable, "-m", "headwise.bench.memory", case.name, str(threads)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:

@@ -1,7 +1,8 @@
 """The peers: who they are, how they are installed, and each one's attention as a closure that only runs.
 
 A `prepare` takes a case, its inputs and the number of threads, does everything that is not attention (layouts, dense
-masks, sessions, compiling), and returns a function that runs once and gives the result as (B, H, n_q, d_v).
+masks, sessions, compiling), and returns a function that runs once and gives the result as (B, H, n_q, d_v), or
+gradients where the case asks for them.
 """
 
 import importlib
@@ -10,16 +11,18 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from headwise.bench.cases import Case, Inputs, dense_bias, dense_mask, options
+from headwise.bench import gradients
+from headwise.bench.arrays import Inputs, Run, dense_bias, dense_mask, options
+from headwise.bench.cases import Case
 from headwise.core.engine import attention
 from headwise.core.shapes import Array
 from headwise.core.softmax import exponentials
 
-Run = Callable[[], Array]
 Prepare = Callable[[Case, Inputs, int], Run]
 
 
@@ -36,6 +39,7 @@ class Peer(NamedTuple):
     prepare: Prepare
     spins: bool = False  # its workers keep cores busy for a while after it: OpenBLAS 110 ms, ONNX Runtime 20 to 50
     note: str = ""
+    gradients: str = ""  # what its gradients are; empty: it has none
 
     @property
     def install(self) -> str:
@@ -44,15 +48,20 @@ class Peer(NamedTuple):
 
 
 def ours(case: Case, inputs: Inputs, threads: int) -> Run:
-    """Return a run of the engine."""
+    """Return a run of the engine, or of our gradients."""
+    if case.timed != "forward":
+        return gradients.ours(case, inputs, threads)
     chosen = options(case, inputs)
     if not case.dropout:
         return lambda: attention(inputs.q, inputs.k, inputs.v, **chosen, threads=threads)
     return lambda: attention(inputs.q, inputs.k, inputs.v, **chosen, rng=np.random.default_rng(0), threads=threads)
 
 
-def _plain(case: Case, double: bool = False, grouped: bool = False, any_width: bool = True) -> None:
-    """Refuse what a peer does not have, or is not asked for: most are compared on plain attention only."""
+def _plain(case: Case, double: bool = False, grouped: bool = False, any_width: bool = True, both: bool = False) -> None:
+    """Refuse what a peer does not have, or is not asked for: most are compared on plain attention only.
+
+    `both`: it has gradients, made by both passes together.
+    """
     lacks = {
         "it is measured without masks, bias and dropout": bool(
             case.padded or case.window or case.random or case.alibi or case.dropout
@@ -61,6 +70,8 @@ def _plain(case: Case, double: bool = False, grouped: bool = False, any_width: b
         "it does not compute in float64": case.dtype == "float64" and not double,
         "it has no grouped heads": case.kv_heads not in (None, case.shape[1]) and not grouped,
         "it wants d_v = d_k": case.d_v not in (None, case.shape[3]) and not any_width,
+        "it has no gradients": case.timed != "forward" and not both,
+        "it has no backward pass alone": case.timed == "backward" and both,
     }
     for what, lacking in lacks.items():
         if lacking:
@@ -70,11 +81,13 @@ def _plain(case: Case, double: bool = False, grouped: bool = False, any_width: b
 # --------------------------------------------------------------------------------------------- NumPy
 def _naive(case: Case, inputs: Inputs, threads: int) -> Run:
     """The formula as it is written everywhere: all scores at once, in NumPy, masked by a choice."""
-    q, k, v, _ = inputs
+    if case.timed != "forward" and case.dropout:
+        raise UnsupportedError("its gradients are measured without dropout")
+    q, k, v = inputs[:3]
     seen, bias, rng = dense_mask(case, inputs, causal=True), dense_bias(case, inputs), np.random.default_rng(0)
     scale, group = 1 / math.sqrt(q.shape[-1]), q.shape[1] // k.shape[1]
 
-    def run() -> Array:
+    def attend() -> tuple[Array, Array]:
         keys, values = (np.repeat(x, group, axis=1) if group > 1 else x for x in (k, v))
         scores = q @ keys.swapaxes(-1, -2) * scale
         if bias is not None:
@@ -85,26 +98,29 @@ def _naive(case: Case, inputs: Inputs, threads: int) -> Run:
         weights /= weights.sum(axis=-1, keepdims=True)
         if case.dropout:
             weights *= (rng.random(weights.shape, np.float32) >= case.dropout) / np.float32(1 - case.dropout)
-        return np.asarray(weights @ values)
+        return weights, np.asarray(weights @ values)
 
-    return run
+    return (lambda: attend()[1]) if case.timed == "forward" else gradients.naive(case, inputs, attend)
 
 
 # --------------------------------------------------------------------------------------------- PyTorch
 def _torch(case: Case, inputs: Inputs, threads: int) -> Run:
     torch: Any = importlib.import_module("torch")
     torch.set_num_threads(threads)
-    q, k, v = (torch.from_numpy(x) for x in inputs[:3])
     flag = case.causal and dense_mask(case, inputs, causal=False) is None and not case.alibi
     flag = flag and case.shape[2] == case.keys  # its own flag aligns with the first key, and goes with no mask
     dense = dense_bias(case, inputs) if case.alibi else dense_mask(case, inputs, causal=not flag)
     mask = None if dense is None else torch.from_numpy(dense)
     more = {"enable_gqa": True} if case.kv_heads not in (None, case.shape[1]) else {}
-    attend = torch.nn.functional.scaled_dot_product_attention
+    function = torch.nn.functional.scaled_dot_product_attention
+    attend = partial(function, attn_mask=mask, dropout_p=case.dropout, is_causal=flag, **more)
+    if case.timed != "forward":
+        return gradients.autograd(case, inputs, torch, attend)
+    q, k, v = (torch.from_numpy(x) for x in inputs[:3])
 
     def run() -> Array:
         with torch.inference_mode():
-            made = attend(q, k, v, attn_mask=mask, dropout_p=case.dropout, is_causal=flag, **more)
+            made = attend(q, k, v)
         result: Array = made.numpy()
         return result
 
@@ -161,12 +177,16 @@ def _onnx(case: Case, inputs: Inputs, threads: int) -> Run:
 # --------------------------------------------------------------------------------------------- JAX
 def _jax(case: Case, inputs: Inputs, threads: int) -> Run:
     """jax.nn.dot_product_attention, jitted, which takes (B, n, H, d)."""
-    _plain(case, grouped=True, any_width=False)
+    _plain(case, grouped=True, any_width=False, both=True)
     os.environ["PJRT_NPROC"] = str(threads)  # read once, when XLA makes its pool: the first case decides
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     jax: Any = importlib.import_module("jax")
-    q, k, v = (jax.numpy.asarray(np.ascontiguousarray(x.swapaxes(1, 2))) for x in inputs[:3])
-    attend = jax.jit(lambda q, k, v: jax.nn.dot_product_attention(q, k, v, is_causal=case.causal))
+    given = [*inputs[:3], *([] if inputs.d_out is None else [inputs.d_out])]
+    q, k, v, *d_out = (jax.numpy.asarray(np.ascontiguousarray(x.swapaxes(1, 2))) for x in given)
+    plain = partial(jax.nn.dot_product_attention, is_causal=case.causal)
+    if d_out:
+        return gradients.jitted(jax, plain, (q, k, v), *d_out)
+    attend = jax.jit(plain)
     return lambda: np.asarray(attend(q, k, v).block_until_ready()).swapaxes(1, 2)
 
 
@@ -195,8 +215,23 @@ def _openvino(case: Case, inputs: Inputs, threads: int) -> Run:
 PEERS: dict[str, Peer] = {
     peer.name: peer
     for peer in (
-        Peer("naive", ("numpy",), ("numpy",), _naive, spins=True, note="all scores at once in NumPy"),
-        Peer("torch", ("torch",), ("torch",), _torch, note="F.scaled_dot_product_attention, inference mode"),
+        Peer(
+            "naive",
+            ("numpy",),
+            ("numpy",),
+            _naive,
+            spins=True,
+            note="all scores at once in NumPy",
+            gradients="the formulas in NumPy; the backward pass takes the weights that the forward pass kept",
+        ),
+        Peer(
+            "torch",
+            ("torch",),
+            ("torch",),
+            _torch,
+            note="F.scaled_dot_product_attention, inference mode",
+            gradients="torch.autograd.grad of F.scaled_dot_product_attention",
+        ),
         Peer(
             "onnxruntime",
             ("onnxruntime", "onnx"),
@@ -213,6 +248,7 @@ PEERS: dict[str, Peer] = {
             _jax,
             note="jax.nn.dot_product_attention, jitted; its layout (B, n, H, d) is made before timing; "
             "threads by PJRT_NPROC",
+            gradients="jax.grad of sum(out * d_out), jitted: both passes; its layout and threads as without gradients",
         ),
         Peer("openvino", ("openvino",), ("openvino",), _openvino, note="scaled_dot_product_attention, held to float32"),
     )
@@ -222,6 +258,11 @@ PEERS: dict[str, Peer] = {
 def is_installed(peer: Peer) -> bool:
     """Whether all that a peer needs could be imported; nothing is."""
     return all(importlib.util.find_spec(name) is not None for name in peer.modules)
+
+
+def has_gradients(name: str) -> bool:
+    """Whether there are gradients of a peer of this name."""
+    return name in PEERS and bool(PEERS[name].gradients)
 
 
 def chosen(names: Sequence[str] | None) -> list[Peer]:

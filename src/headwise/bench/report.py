@@ -1,21 +1,24 @@
-"""Results as rows, means and verdicts, and as a Markdown table between two markers of a page; draws nothing."""
+"""Results as rows, means and verdicts; draws nothing."""
 
 import math
-import re
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from headwise.bench.cases import GOALS, Case
-from headwise.bench.measure import BenchError, Outcome, Result, Spread, Versus
-from headwise.files import FileError, PathLike, read_text, shown, write_text
+from headwise.bench.cases import GOALS, TABLES, Case
+from headwise.bench.measure import Outcome, Result, Spread, Versus
+from headwise.bench.peers import has_gradients
 
 TARGET_HEADS = ("cases", "peer", "target", "result")
-BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
-LEGEND = (
+_LEGEND = (
     "ratios: time of the peer / ours, median [quartiles] of the rounds; above 1 headwise is faster",
     "of roof: our operations a second on visible pairs, of those of one large A @ B in NumPy with as many threads",
-    "extra: our peak beyond inputs and output; scores: what a matrix of all scores would take",
+    "extra: our peak beyond inputs and results; scores: what a matrix of all scores would take",
 )
+_PASSES = (
+    "backward: that pass alone, 10 d operations a visible pair; both: forward and backward, 14 d",
+    "extra, of gradients: that of both passes, whichever are timed",
+)
+LEGENDS = {"forward": _LEGEND, "backward": _LEGEND + _PASSES}
 
 
 class Mean(NamedTuple):
@@ -32,7 +35,7 @@ class Verdict(NamedTuple):
     """A target, and whether it was reached."""
 
     what: str
-    peer: str
+    peer: str  # or "memory", which is ours
     target: str
     reached: bool
     found: str
@@ -57,10 +60,27 @@ def rows(results: Sequence[Result]) -> list[list[str]]:
 
 def _row(result: Result, names: Sequence[str]) -> list[str]:
     met = {versus.peer: versus for versus in result.peers}
-    cells = [_ratio(met[name]) if name in met else "" for name in names]
-    extra = "unknown" if result.extra_bytes is None else _mib(result.extra_bytes)
+    cells = [_ratio(met[name]) if name in met else _nothing(result.case, name) for name in names]
     taken = _digits(result.seconds.median * 1e3)
-    return [result.case.name, taken, *cells, f"{result.share:.0%}", extra, _mib(result.scores_bytes)]
+    return [result.case.name, taken, *cells, f"{result.share:.0%}", _extra(result), _mib(result.scores_bytes)]
+
+
+def _nothing(case: Case, peer: str) -> str:
+    """What stands where a peer is not compared: a sign where it cannot be."""
+    return "-" if case.timed != "forward" and not has_gradients(peer) else ""
+
+
+def _extra(result: Result) -> str:
+    if result.extra_bytes is None:
+        return "unknown"
+    missed = result.case.most_extra is not None and not _fits(result)
+    return _mib(result.extra_bytes) + (f" missed {result.case.most_extra}" if missed else "")
+
+
+def _fits(result: Result) -> bool:
+    """Whether a case that has a target for its memory reached it; what is unknown did not."""
+    aim, found = result.case.most_extra, result.extra_bytes
+    return aim is not None and found is not None and found <= aim * 2**20
 
 
 def _ratio(versus: Versus) -> str:
@@ -122,7 +142,7 @@ def mean_table(results: Sequence[Result]) -> tuple[list[str], list[list[str]]]:
 
 
 def verdicts(results: Sequence[Result], whole: Sequence[str]) -> list[Verdict]:
-    """Return every target of what was measured: those of the cases, summed up by group, then those of the means.
+    """Return every target of what was measured: of the cases, summed up by group, then of the means, then of memory.
 
     Parameters
     ----------
@@ -137,7 +157,7 @@ def verdicts(results: Sequence[Result], whole: Sequence[str]) -> list[Verdict]:
             if v.target is not None and v.ratio is not None:
                 made.setdefault((result.case.group, v.peer, v.target), []).append((result.case, v.ratio.median))
     each = [_each(group, peer, target, found) for (group, peer, target), found in made.items()]
-    return each + _mean_verdicts(results, whole)
+    return each + _mean_verdicts(results, whole) + _memory_verdicts(results)
 
 
 def _each(group: str, peer: str, target: float, found: Sequence[tuple[Case, float]]) -> Verdict:
@@ -169,6 +189,16 @@ def _mean_verdicts(results: Sequence[Result], whole: Sequence[str]) -> list[Verd
     return made
 
 
+def _memory_verdicts(results: Sequence[Result]) -> list[Verdict]:
+    made = []
+    for result in results:
+        if (aim := result.case.most_extra) is not None:
+            known, reached = result.extra_bytes is not None, _fits(result)
+            found = f"{_extra(result).split()[0]} MiB, {'reached' if reached else 'missed'}" if known else "unknown"
+            made.append(Verdict(result.case.name, "memory", f"extra <= {aim} MiB", reached, found))
+    return made
+
+
 def target_rows(judged: Sequence[Verdict]) -> list[list[str]]:
     """Return a row for each verdict: cases, peer, target, result."""
     return [[one.what, one.peer, one.target, one.found] for one in judged]
@@ -184,6 +214,29 @@ def failures(outcome: Outcome) -> list[tuple[str, str]]:
     ]
 
 
+def legend(results: Sequence[Result]) -> list[str]:
+    """Return what the columns mean, of the tables in which any of these stands."""
+    tables = _tables(results)
+    lines = list(dict.fromkeys(line for table in tables for line in LEGENDS[table]))
+    return lines + (["-: a peer that has no gradients"] if len(tables) > 1 else [])
+
+
+def notes(outcome: Outcome, table: str) -> list[tuple[str, str]]:
+    """Return peers and what each one was in a table."""
+    said = outcome.notes if table == "forward" else outcome.gradients
+    return [(name, note) for name, note in said.items() if note]
+
+
+def all_notes(outcome: Outcome) -> list[tuple[str, str]]:
+    """Return the notes of the tables in which anything stands."""
+    ends = {"forward": "", "backward": ", gradients"}
+    return [(name + ends[table], note) for table in _tables(outcome.results) for name, note in notes(outcome, table)]
+
+
+def _tables(results: Sequence[Result]) -> list[str]:
+    return [table for table in TABLES if any(result.case.table == table for result in results)]
+
+
 def facts(outcome: Outcome, whole: Sequence[str]) -> dict[str, Any]:
     """Return everything as one object."""
     return {
@@ -192,73 +245,6 @@ def facts(outcome: Outcome, whole: Sequence[str]) -> dict[str, Any]:
         "means": means(outcome.results),
         "targets": verdicts(outcome.results, whole),
         "peers": outcome.notes,
+        "gradients": outcome.gradients,
         "absent": outcome.absent,
     }
-
-
-# -------------------------------------------------------------------------------------------- Markdown
-def _markdown_table(heads: Sequence[str], lines: Sequence[Sequence[str]], side: str = "---:") -> list[str]:
-    """A table whose columns after the first stand to a side: the right one unless told otherwise."""
-    texts = [[shown(cell, 1000).replace("|", "\\|") for cell in line] for line in lines]
-    rule = ["---", *[side] * (len(heads) - 1)]
-    return [f"| {' | '.join(line)} |" for line in (heads, rule, *texts)]
-
-
-def markdown(outcome: Outcome, whole: Sequence[str]) -> list[str]:
-    """Return the lines that stand between the markers."""
-    results = outcome.results
-    lines = [*_markdown_table(columns(results), rows(results)), ""]
-    heads, table = mean_table(results)
-    if table:
-        lines += ["Geometric means (of so many cases):", "", *_markdown_table(heads, table), ""]
-    if judged := verdicts(results, whole):
-        lines += ["Targets:", "", *_markdown_table(TARGET_HEADS, target_rows(judged), "---"), ""]
-    lines += [f"- {text}" for text in LEGEND]
-    lines += [f"- {name}: {value}" for name, value in outcome.conditions.facts()]
-    lines += [f"- {name}: {note}" for name, note in outcome.notes.items() if note]
-    return lines + [f"- {name}: not installed, {install}" for name, install in outcome.absent.items()]
-
-
-def splice(text: str, lines: Sequence[str], where: str) -> str:
-    """Return a page with lines between its markers, all else as it was, and its own line ends.
-
-    Raises
-    ------
-    FileError
-        If the markers are not there, once each, in order, each on a line of its own.
-
-    Examples
-    --------
-    >>> splice("a\\n<!-- bench:begin -->\\nold\\n<!-- bench:end -->\\nb", ["new"], "page.md").splitlines()
-    ['a', '<!-- bench:begin -->', 'new', '<!-- bench:end -->', 'b']
-    """
-    begins, ends = ([*re.finditer(rf"^{re.escape(mark)}(?=\r?$)", text, re.MULTILINE)] for mark in (BEGIN, END))
-    if len(begins) != 1 or len(ends) != 1 or begins[0].end() > ends[0].start():
-        got = f"{len(begins)} and {len(ends)} of them" if len(begins) + len(ends) != 2 else "another order"
-        raise FileError(
-            f"{where}: expected the lines {BEGIN} and {END}, once each, got {got}; put them where the table is to be"
-        )
-    newline = "\r\n" if text[begins[0].end() :].startswith("\r\n") else "\n"
-    inside = "".join(f"{newline}{line}" for line in lines)
-    return text[: begins[0].end()] + inside + newline + text[ends[0].start() :]
-
-
-def check_page(path: PathLike) -> None:
-    """Raise a FileError where `write_page` could not write, before the work whose result it is to write."""
-    splice(read_text(path), [], shown(path, 1000))
-
-
-def write_page(path: PathLike, outcome: Outcome, whole: Sequence[str]) -> None:
-    """Write the tables between the markers of a page, whole or not at all.
-
-    Raises
-    ------
-    BenchError
-        If a peer was not measured on a case on which it was to be.
-    FileError
-        If the page has no markers, or cannot be read or replaced.
-    """
-    for which, why in failures(outcome):
-        expected = f"every case measured, got none for {which}: {why}"
-        raise BenchError(f"{shown(path, 1000)}: expected {expected}; nothing is written")
-    write_text(path, splice(read_text(path), markdown(outcome, whole), shown(path, 1000)))

@@ -101,6 +101,7 @@ def allowed_errors(
         weights = np.nan_to_num(p.steps.weights) * 2 * row[..., None] + floor
         weights = np.where(p.visible, np.where(row[..., None] > 0.05, 1, weights), 0)  # where nothing is sure
         pair = size @ np.nan_to_num(np.abs(p.v), nan=0, posinf=0).swapaxes(-1, -2) * p.factors + most[..., None]
+        p = p._replace(d_lse_alone=2 * row * p.d_lse_alone)
         of_v, of_scores = weights * p.factors, weights * pair
         return _summed_all(p, (q, k, v), options, of_v, of_scores, of_scores, 2 * row * most, np.abs)
 

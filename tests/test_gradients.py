@@ -12,6 +12,7 @@ from strategies import Case, problems
 
 import headwise as hw
 from headwise.core import paths
+from headwise.testing import check_vjp
 
 SIDE = st.integers(1, 9)
 
@@ -57,3 +58,34 @@ def test_tiles_of_any_size_give_them(case: Case, rows: int, cols: int, height: i
 def test_whatever_path_the_forward_pass_took(path: paths.Path, case: Case, rows: int, cols: int) -> None:
     with forced(path), in_tiles(rows, cols):
         assert_gradients(case)
+
+
+# -------------------------------------------------------------------------------------- against differences
+DIFFERENTIABLE = {
+    "dtypes": ("float64", "float64", "float64"),
+    "size_qk": "normal",
+    "size_v": "normal",
+    "wild": "none",
+    "scale": st.none() | st.floats(-2, 2),
+}
+
+
+@settings(max_examples=100)
+@given(problems(**DIFFERENTIABLE), SIDE, SIDE, st.integers(1, 2))
+def test_gradients_agree_with_differences(case: Case, rows: int, cols: int, height: int) -> None:
+    """All options at once, in float64."""
+    names = [name for name in ("bias", "sinks") if isinstance(case.options.get(name), np.ndarray)]
+    given = [case.q, case.k, case.v, *(case.options[name].astype(np.float64) for name in names)]
+
+    def f(q: Any, k: Any, v: Any, *others: Any) -> Any:
+        options = case.options | dict(zip(names, others, strict=True))
+        *results, vjp = hw.attention_vjp(q, k, v, case.mask, **options, return_lse=True, threads=1)
+
+        def named(*gradients: Any) -> Any:
+            got = vjp(*gradients)
+            return (*got[:3], *(getattr(got, name) for name in names))
+
+        return *results, named
+
+    with in_tiles(rows, cols, height):
+        check_vjp(f, given, tolerance=1e-7)

@@ -44,8 +44,8 @@ def assert_as_wanted(got: Any, q: Any, k: Any, v: Any, mask: Any, *, computing: 
 
 
 @contextmanager
-def in_tiles(rows: int, cols: int, height: int = 1, shares: int = 1) -> Iterator[None]:
-    """Tiles of this size, and so many shares of a head's queries."""
+def in_tiles(rows: int, cols: int, height: int = 1, shares: int = 1, alone: bool = False) -> Iterator[None]:
+    """Tiles of this size, and so many shares of a head's queries; ``alone``: no heads together in one."""
 
     def sizes(p: Any, _: Any) -> grid.Tiling:
         n_q, n_k = p.scores[-2:]
@@ -58,6 +58,8 @@ def in_tiles(rows: int, cols: int, height: int = 1, shares: int = 1) -> Iterator
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grid, "backward_tiling", sizes)
         patch.setattr(backward, "_shares", few)
+        if alone:
+            patch.setattr(grid, "_SCORES", 1)
         yield
 
 

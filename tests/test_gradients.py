@@ -46,9 +46,9 @@ def test_gradients_are_those_of_the_formulas(case: Case, with_lse: bool) -> None
 
 
 @settings(max_examples=500)
-@given(problems(), SIDE, SIDE, st.integers(1, 3), st.integers(1, 4))
-def test_tiles_of_any_size_give_them(case: Case, rows: int, cols: int, height: int, shares: int) -> None:
-    with in_tiles(rows, cols, height, shares):
+@given(problems(), SIDE, SIDE, st.integers(1, 3), st.integers(1, 4), st.booleans())
+def test_tiles_of_any_size_give_them(case: Case, rows: int, cols: int, height: int, shares: int, alone: bool) -> None:
+    with in_tiles(rows, cols, height, shares, alone):
         assert_gradients(case)
 
 

@@ -10,7 +10,7 @@ from dense_vjp import NAMES, assert_as_wanted, in_tiles
 from headwise import alibi, attention, attention_vjp, masks, softmax_vjp
 from headwise.core import backward
 
-B, H, N_Q, N_K = 2, 4, 70, 110  # several tiles each way
+B, H, N_Q, N_K = 2, 4, 30, 50  # several tiles each way
 RNG = np.random.default_rng(0)
 PER_HEAD, DENSE = RNG.random((H, N_Q, N_K)) < 0.3, RNG.standard_normal((B, H, N_Q, N_K))
 SINKS = np.array([0.0, 3.0, -np.inf, 50.0])
@@ -26,19 +26,19 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "bias of heads": {"bias": DENSE[0, :, :, :1] + DENSE[0, :, :1]},
     "bias for all": {"bias": np.where(PER_HEAD[0], DENSE[0, 0], -np.inf), "causal": True},
     "one bias": {"bias": DENSE[0, 0, 0, :1]},
-    "alibi": {"bias": alibi([0.5, 0.01, 2.0, 0.0], offset=[0, 50]), "mask": masks.window(60, 0)},
+    "alibi": {"bias": alibi([0.5, 0.01, 2.0, 0.0], offset=[0, 50]), "mask": masks.window(25, 0)},
     "dropout": {"dropout": 0.3, "rng": 5, "causal": True},
     "sinks": {"sinks": SINKS, "causal": True},
     "sinks and dropout": {"sinks": SINKS, "dropout": 0.5, "rng": 1},
-    "lengths": {"mask": masks.lengths([N_K, 71])},
-    "nothing to see": {"mask": masks.lengths([0, 71]), "sinks": SINKS},
-    "segments": {"mask": masks.segments(np.arange(N_Q) // 20, np.arange(N_K) // 40)},
+    "lengths": {"mask": masks.lengths([N_K, 31])},
+    "nothing to see": {"mask": masks.lengths([0, 31]), "sinks": SINKS},
+    "segments": {"mask": masks.segments(np.arange(N_Q) // 9, np.arange(N_K) // 16)},
 }
 
 
 @pytest.fixture(autouse=True)
 def small_tiles() -> Iterator[None]:
-    with in_tiles(16, 48, height=2):
+    with in_tiles(6, 20, height=2):
         yield
 
 
@@ -53,9 +53,9 @@ def made(size: str = "small", n_groups: int = 2, dtype: Any = np.float64, d_k: i
 def assert_right(arrays: Any, d_out: Any, d_lse: Any = None, mask: Any = None, **options: Any) -> Any:
     out, _, vjp = attention_vjp(*arrays, mask, return_lse=True, threads=1, **options)
     np.testing.assert_array_equal(out, attention(*arrays, mask, return_lse=True, **options)[0])
-    for _ in range(2):  # it may be called again
-        got = vjp(d_out, d_lse)
-        assert_as_wanted(got, *arrays, mask, d_out=d_out, d_lse=d_lse, computing=out.dtype, **options)
+    got, again = vjp(d_out, d_lse), vjp(d_out, d_lse)
+    assert_as_wanted(got, *arrays, mask, d_out=d_out, d_lse=d_lse, computing=out.dtype, **options)
+    assert [x is None or x.tobytes() for x in again] == [x is None or x.tobytes() for x in got]
     return got
 
 
@@ -65,8 +65,7 @@ def assert_right(arrays: Any, d_out: Any, d_lse: Any = None, mask: Any = None, *
 @pytest.mark.parametrize("name", OPTIONS)
 def test_each_option(name: str, size: str, dtype: Any) -> None:
     arrays, d_out, d_lse = made(size, dtype=dtype)
-    assert_right(arrays, d_out, **OPTIONS[name])
-    assert_right(arrays, d_out, d_lse, **OPTIONS[name])
+    assert_right(arrays, d_out, d_lse if dtype == np.float64 else None, **OPTIONS[name])
 
 
 @pytest.mark.parametrize(
@@ -133,32 +132,34 @@ def test_softmax() -> None:
 
 # ---------------------------------------------------------------------------- what nobody sees, and wild numbers
 @pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("options", [{}, {"softcap": 2.0}, {"sinks": SINKS}, {"dropout": 0.4, "rng": 2}], ids=str)
+@pytest.mark.parametrize(
+    "options", [{}, {"softcap": 2.0, "bias": DENSE}, {"sinks": SINKS}, {"dropout": 0.4, "rng": 2}], ids=str
+)
 def test_what_is_hidden_has_no_gradient_and_does_no_harm(options: dict[str, Any], size: str) -> None:
     """NaN and inf in dead queries, in what belongs to them, and in keys and values that no query may see."""
     arrays, d_out, d_lse = made(size, dtype=np.float32)
     mask = np.broadcast_to(PER_HEAD[0], (N_Q, N_K)).copy()
-    mask[[3, 69]], mask[:, [7, 109]] = False, False
+    mask[[3, 29]], mask[:, [7, 49]] = False, False
     clean = assert_right(arrays, d_out, d_lse, mask=mask, **options)
     q, k, v = arrays
     q[:, :, 3], d_out[:, :, 3] = np.nan, np.inf
     d_lse[:, :, 3] = d_lse[:, :, 3] if "sinks" in options else np.nan
-    q[:, :, 69], d_out[:, :, 69] = np.inf, np.nan
-    k[:, :, 7], v[:, :, 7], k[:, :, 109], v[:, :, 109] = np.nan, np.inf, -np.inf, np.nan
+    q[:, :, 29], d_out[:, :, 29] = np.inf, np.nan
+    k[:, :, 7], v[:, :, 7], k[:, :, 49], v[:, :, 49] = np.nan, np.inf, -np.inf, np.nan
     wild = assert_right(arrays, d_out, d_lse, mask=mask, **options)
     for name in "qkv":
         np.testing.assert_allclose(getattr(wild, name), getattr(clean, name), rtol=0, atol=1e-4)
-    assert not wild.q[:, :, [3, 69]].any()
-    assert not wild.k[:, :, [7, 109]].any()
+    assert not wild.q[:, :, [3, 29]].any()
+    assert not wild.k[:, :, [7, 49]].any()
 
 
 def test_a_visible_nan_stays_with_those_who_see_it() -> None:
     for which in range(3):
         arrays, d_out, _ = made(dtype=np.float32)
-        arrays[which][1, 0, 60, 1] = np.nan
+        arrays[which][1, 0, 20, 1] = np.nan
         assert_right(arrays, d_out, causal=True)
     arrays, d_out, _ = made(dtype=np.float32)
-    d_out[1, 2, 40, 0] = np.nan
+    d_out[1, 2, 20, 0] = np.nan
     got = assert_right(arrays, d_out, mask=PER_HEAD)
     assert np.isfinite(got.q[0]).all()
     assert np.isfinite(got.v[1, 0]).all()

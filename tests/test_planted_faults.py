@@ -149,7 +149,8 @@ STEPS = "self.steps = self.grid.steps(self.lead, task.rows, path.backwards)"
 SINKS = "(sinks > -np.inf).astype(p.computing)"
 LOOKED_AT = "return lost | out_of_range(whole.total, self.alive)"
 SUBTRACTED = "np.subtract(d_scores, some.delta[:, rows, None], out=d_scores)"
-SCALED_Q = "_scale(d_q, self.p.scale)"
+SCALED_Q = "_scale(d_q, call.p.scale)"
+KEPT_PART = "            np.divide(g, self.kept_part, out=g)\n"
 STEPPED = (GRID, "r = max(1, min(_SCORES //", "r = max(1, min(1, _SCORES //")
 SPOILT = "return spoilt(done) if self.path is RAW and self.steps.strips else False"
 ENGINE_FAULTS = {
@@ -332,7 +333,7 @@ BACKWARD_FAULTS = {
     "delta forgotten": [(BACKWARD, SUBTRACTED, "pass")],
     "delta of the other sign": [(BACKWARD, SUBTRACTED, SUBTRACTED.replace("subtract", "add"))],
     "delta of what dropout kept alone": [
-        (BACKWARD, "            g /= self.kept_part\n", "            g /= self.kept_part\n            delta /= 2\n")
+        (BACKWARD, KEPT_PART, f"{KEPT_PART}            np.divide(delta, self.kept_part, out=delta)\n")
     ],
     "d_lse of the other sign": [(BACKWARD, "delta -= _together", "delta += _together")],
     "scale once too often": [(BACKWARD, SCALED_Q, f"{SCALED_Q}\n        {SCALED_Q}")],
@@ -342,19 +343,30 @@ BACKWARD_FAULTS = {
         (BACKWARD, "product_dtype(x.dtype, scale).type(scale)", "x.dtype.type(scale)")
     ],
     "mask ignored in backward": [(BACKWARD, "        if bits is not None:\n            _clear(weights, bits)\n", "")],
-    "a product that overflows behind a mask": [
-        (BACKWARD, "            if bits is not None:  # 0 * inf\n                _clear(d_scores, bits)\n", "")
-    ],
+    "a product that overflows behind a mask": [(BACKWARD, "_clear(d_scores, bits)  # 0 * inf", "pass")],
     "words of the mask for heads in turn": [
         (GRID, "np.repeat(bits.swapaxes(-1, -2), repeated, axis=-1)", "np.tile(bits.swapaxes(-1, -2), repeated)")
     ],
     "queries of heads side by side": [
         (BACKWARD, "return x.swapaxes(1, 2).reshape(h, m * r, *rest)", "return x.reshape(h, m * r, *rest)")
     ],
-    "group sum forgotten": [(GRADIENTS, "*x.shape[-2:]).sum(axis=-3)", "*x.shape[-2:])[..., 0, :, :]")],
+    "group sum forgotten": [(GRADIENTS, "if shared == 1 else x.sum(axis=-3)", "if True else x")],
     "only the first few heads of a group": [(BACKWARD, "range(0, n_grouped, step)]", "range(0, 1)]"), STEPPED],
     "what was stretched is not summed but taken": [
         (GRADIENTS, "x = np.add.reduce(x, axis=stretched, keepdims=True)", "x = x.max(axis=stretched, keepdims=True)")
+    ],
+    "tiles of keys that begin anew": [
+        (BACKWARD, "fresh = not self.met[heads, strip.cols.start // call.grid.tiling.cols].any()", "fresh = True")
+    ],
+    "queries that begin anew": [
+        (BACKWARD, "d_scores, tile.k, visible, strip.fresh)", "d_scores, tile.k, visible, True)")
+    ],
+    "queries that see nothing left as they were": [
+        (BACKWARD, "self.blank(d_q, task, steps.unseen)", "d_q.fill(9) if steps.unseen else None")
+    ],
+    "queries that see their first keys beside others": [(BACKWARD, "self.blank(d_q, task, strip.blank)", "pass")],
+    "a bias of heads that hold a nan": [
+        (GRADIENTS, "careful = call.careful or any(", "careful = call.careful and any(")
     ],
     "a share forgotten": [(BACKWARD, "*others = (done[i]", "*_ = others = [] and (done[i]")],
     "dropout not replayed": [
@@ -362,7 +374,7 @@ BACKWARD_FAULTS = {
     ],
     "dropout forgotten in scores": [(BACKWARD, "                _clear(d_scores, kept)\n", "                pass\n")],
     "dropout forgotten in weights": [(BACKWARD, "                _clear(weights, kept)\n", "                pass\n")],
-    "kept gradients not divided": [(BACKWARD, "            g /= self.kept_part\n", "            pass\n")],
+    "kept gradients not divided": [(BACKWARD, KEPT_PART, "            pass\n")],
     "0 * inf in dead rows of d_out": [
         (BACKWARD, "            g[dead], delta[dead] = 0, 0\n", "            delta[dead] = 0\n")
     ],
@@ -371,17 +383,18 @@ BACKWARD_FAULTS = {
     ],
     "0 * nan in dead queries": [(BACKWARD, "q = np.where(dead[..., None], 0, q)", "pass")],
     "dead rows by their totals alone": [(ENGINE, "np.where(blind, 0, whole.total)", "whole.total")],
-    "every number taken for finite": [(BACKWARD, "finite = _finite(scaled) and", "finite = True or")],
-    "rows that do not sum to 1": [(BACKWARD, "scale, _ = self.scales[path]", "scale = self.scales[path][0] * 1.00001")],
-    "all rows taken for raw": [(BACKWARD, "path = RAW if raw.all() else REFERENCE", "path = RAW")],
-    "one row not raw, none raw": [(BACKWARD, "(raw.all() or not raw.any())", "True")],
+    "every number taken for finite": [(BACKWARD, "in np.flatnonzero(lost).tolist()", "in ()")],
+    "rows that do not sum to 1": [
+        (BACKWARD, "*q.shape), self.scales[path]\n", "*q.shape), self.scales[path]\n        scale = scale * 1.00001\n")
+    ],
+    "all rows taken for raw": [(BACKWARD, "RAW if raw.all() else REFERENCE\n", "RAW\n")],
+    "one row not raw, none raw": [(BACKWARD, "not (careful or raw.any() != raw.all())", "not careful")],
     "weights of more than 1": [
         (BACKWARD, "            np.minimum(weights, some.total[:, rows, None], out=weights)\n", "")
     ],
     "totals of any size": [(ENGINE, "far = ~((peak == 0) & moderate(total))", "far = ~(peak == 0)")],
-    "slope of the softcap forgotten": [
-        (BACKWARD, "                np.multiply(tile.d_scores, tile.tanh, out=tile.d_scores)\n", "")
-    ],
+    "slope of the softcap forgotten": [(BACKWARD, "np.multiply(d_capped, slope, out=d_capped)", "pass")],
+    "slope of the softcap over nan": [(BACKWARD, "np.copyto(d_capped, 0, where=~visible)", "pass")],
     "slope of the softcap in the bias": [
         (
             BACKWARD,

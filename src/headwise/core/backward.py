@@ -18,7 +18,7 @@ import numpy as np
 from headwise.core.call import Call
 from headwise.core.dropout import Keep
 from headwise.core.engine import Rows
-from headwise.core.grid import Grid, Strip, Task
+from headwise.core.grid import Grid, Steps, Strip, Task
 from headwise.core.paths import RAW, REFERENCE
 from headwise.core.shapes import Array, Problem, Shape, product_dtype
 from headwise.core.softmax import exponentials, in_memory_order, weighted_sum
@@ -29,25 +29,21 @@ class Scratch:
     """What one worker writes into, made once."""
 
     def __init__(self, grid: Grid) -> None:
-        p, computing = grid.p, grid.p.computing
-        (h, r), (rows, cols, height) = grid.together, grid.tiling
-        n_rows = h * r * rows * height
-        self.sizes = {
-            "weights": n_rows * cols,
-            "d_scores": n_rows * cols,
-            "tanh": n_rows * cols if p.softcap is not None else 0,
-            "kept": n_rows * cols if p.dropout else 0,
-            "scaled": n_rows * p.q.shape[-1],
-            "g": n_rows * p.v.shape[-1],
-            "g_turned": n_rows * p.v.shape[-1],
-            "d_q": n_rows * p.q.shape[-1],
-            "product": h * max(r * rows * height, cols) * max(p.q.shape[-1], p.v.shape[-1]),
-            "k": 0 if grid.readable[0] else h * cols * p.k.shape[-1],
-            "v": 0 if grid.readable[1] else h * cols * p.v.shape[-1],
+        p, computing, (h, r), tiling = grid.p, grid.p.computing, grid.together, grid.tiling
+        (d_k, d_v), tall, cols = (p.q.shape[-1], p.v.shape[-1]), r * tiling.rows * tiling.height, tiling.cols
+        scores, unit = h * tall * cols, np.dtype(f"i{computing.itemsize}")
+        self.flat = {
+            "weights": np.empty(scores, computing),
+            "d_scores": np.empty(scores, computing),
+            "tanh": np.empty(scores if p.softcap is not None else 0, computing),
+            "kept": np.empty(scores if p.dropout else 0, unit),
+            "scaled": np.empty(h * tall * d_k, grid.product),
+            "g": np.empty(h * tall * d_v, computing),
+            "d_q": np.empty(h * tall * d_k if r > 1 else 0, computing),
+            "product": np.empty(h * max(tall, cols) * max(d_k, d_v), computing),
+            "k": np.empty(0 if grid.readable[0] else h * cols * d_k, computing),
+            "v": np.empty(0 if grid.readable[1] else h * cols * d_v, computing),
         }
-        kinds: dict[str, Any] = {"kept": np.dtype(f"i{computing.itemsize}"), "scaled": grid.product}
-        self.flat = {name: np.empty(size, kinds.get(name, computing)) for name, size in self.sizes.items()}
-        self.wide = None if grid.product == computing else np.empty(n_rows * cols, grid.product)
 
     def shaped(self, name: str, *shape: int) -> Array:
         return self.flat[name][: prod(shape)].reshape(shape)
@@ -58,11 +54,10 @@ class Queries(NamedTuple):
 
     task: Task
     raw: bool
-    finite: bool
+    careful: bool  # whether there may be numbers that are not finite, or products of them
     q: Array  # (h, M, d_k)
-    scaled: Array  # (h, M, d_k), as the forward pass had them; lies turned
+    scaled: Array  # (h, M, d_k), as the forward pass had them
     g: Array  # (h, M, d_v)  d_out over the total of its row (and the probability of being kept)
-    g_turned: Array  # the same, turned
     delta: Array  # (h, M)  what every d_p of a row is compared with, over the total of its row
     peak: Array  # (h, M)
     total: Array  # (h, M)
@@ -70,16 +65,15 @@ class Queries(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """A strip of scores: gradients of its scores, and its weights as they met the values."""
+    """A strip of scores: the weights as they met the values, and the gradients of the scores."""
 
     strip: Strip
     rows: slice  # of M
     k: Array  # (h, w, d_k)
-    bits: Array | None  # (h or 1, M, w)  words of who may attend to whom; None if everyone may to everyone
-    visible: Array | None  # the same as bool, where some number is not finite
+    visible: Array | None  # (h or 1, M, w)  bool, where products must leave out what is hidden
     weights: Array  # (h, M, w)  times the total of the row
-    d_scores: Array  # (h, M, w)  before a bias
-    tanh: Array | None  # (h, M, w)
+    d_biased: Array  # (h, M, w)  before the bias was added, and after the softcap
+    tanh: Array | None  # (h, M, w)  of the softcap
 
 
 class Given(NamedTuple):
@@ -100,8 +94,9 @@ class Sums(NamedTuple):
     delta: Array  # (..., L, R, n_q)
 
 
+# ------------------------------------------------------------------------------------- one call of a vjp
 class Backward(Call):
-    """One call of a vjp."""
+    """What all workers of a call share."""
 
     def __init__(self, grid: Grid, p: Problem, keep: Keep | None, given: Given, sums: Sums) -> None:
         super().__init__(grid, p, keep)
@@ -109,8 +104,9 @@ class Backward(Call):
         self.kept_part = p.computing.type(keep.kept or 1 if keep is not None else 1)
         self.n_shares = _shares(p, grid)
         self.shares: dict[Any, Any] = {}
+        self.careful = not p.q.shape[-1]  # then nothing shows in gradients of queries and keys
+        self.wild: set[tuple[int, ...]] = set()  # (..., L): the key heads whose sums came out infinite or NaN
 
-    # ------------------------------------------------------------------------------------- tasks
     def heads(self) -> list[Task]:
         """All queries of the heads that are stacked."""
         whole = slice(0, self.p.scores[-2])
@@ -123,30 +119,38 @@ class Backward(Call):
         return [(task, share) for task in self.heads() for share in range(self.n_shares)]
 
     def size(self, item: tuple[Task, int]) -> int:
-        task, share = item
+        """How much of a run a task is, in scores."""
+        (task, share), n_shares = item, self.n_shares
         size = self.grid.size(task)
-        return size // self.n_shares if share else size - (self.n_shares - 1) * (size // self.n_shares)
+        return size // n_shares if share else size - (n_shares - 1) * (size // n_shares)
 
     def start(self) -> Callable[[tuple[Task, int]], None]:
+        """What a worker does with a task."""
         scratch = Scratch(self.grid)
         return lambda item: self.add_up(scratch, *item)
 
     def add_up(self, scratch: Scratch, task: Task, share: int) -> None:
-        """The gradients of the queries in one share, and what they add to those of keys and values."""
+        """The gradients of the queries in one share, and what they add to those of keys and values.
+
+        What comes out infinite or NaN is done again with care: products of ordinary numbers need none.
+        """
         place: Any = (*task.outer, task.shared)
         d_k, d_v = self.sums.k[place], self.sums.v[place]
         if share:
             d_k, d_v = np.zeros_like(d_k), np.zeros_like(d_v)
-        for part in self.parts(task, self.grid.spans())[share :: self.n_shares]:
-            for some in self.alike(part):
-                heads = slice(some.shared.start - task.shared.start, some.shared.stop - task.shared.start)
-                self.sum_tiles(scratch, some, d_k[heads], d_v[heads])
+        parts = self.parts(task, self.grid.spans())[share :: self.n_shares]
+        lost = _Share(self, scratch, task.shared.start, d_k, d_v).sum(parts, self.careful)
+        for i in np.flatnonzero(lost).tolist():
+            here = task.shared.start + i
+            self.wild.add((*task.outer, here))
+            d_k[i], d_v[i] = 0, 0
+            alone = [part._replace(shared=slice(here, here + 1)) for part in parts]
+            _Share(self, scratch, here, d_k[i : i + 1], d_v[i : i + 1]).sum(alone, True)
         self.join(task, share, d_k, d_v)
 
     def join(self, task: Task, share: int, d_k: Array, d_v: Array) -> None:
         """The last share of a task to be done adds up all of them, in their order."""
-        key = (*task.outer, task.shared.start)
-        done, tickets = self.shares.setdefault(key, ({}, count(1)))
+        done, tickets = self.shares.setdefault((*task.outer, task.shared.start), ({}, count(1)))
         done[share] = d_k, d_v
         if next(tickets) < self.n_shares:
             return
@@ -163,75 +167,63 @@ class Backward(Call):
         groups = [slice(i, min(n_grouped, i + step)) for i in range(0, n_grouped, step)]
         return [task._replace(grouped=group, rows=rows) for group in groups for rows in reversed(spans)]
 
-    def alike(self, part: Task) -> list[Task]:
-        """As it is where all its heads take one path and hold finite numbers alone; else head by head."""
-        heads, rows = part.heads, part.rows
-        raw = self.given.rows.raw[heads][..., rows]
-        finite = all(_finite(x[heads][..., rows, :]) for x in (self.q, self.given.d_out))
-        finite = finite and all(_finite(x[heads[:-1]]) for x in (self.k, self.v))
-        if part.shared.stop - part.shared.start == 1 or (finite and (raw.all() or not raw.any())):
+    def alike(self, part: Task, careful: bool) -> list[Task]:
+        """As it is where all its heads took one path; else, and where care is needed, head by head."""
+        heads = range(part.shared.start, part.shared.stop)
+        raw = self.given.rows.raw[part.heads][..., part.rows]
+        if len(heads) == 1 or not (careful or raw.any() != raw.all()):
             return [part]
-        return [part._replace(shared=slice(i, i + 1)) for i in range(part.shared.start, part.shared.stop)]
+        return [part._replace(shared=slice(i, i + 1)) for i in heads]
 
     # --------------------------------------------------------------------------------------- queries
-    def queries(self, scratch: Scratch, task: Task) -> Queries:
+    def queries(self, scratch: Scratch, task: Task, careful: bool) -> Queries:
         """What is needed of some queries against every tile of keys."""
         p, given, rows = self.p, self.given, (*task.heads, task.rows)
         peak, total, raw = (_together(x[rows]) for x in given.rows)
-        dead = total == 0
+        dead, path = total == 0, RAW if raw.all() else REFERENCE
         weigh = np.divide(1, total, out=np.zeros_like(total), where=~dead)
-        d_out, out = _together(given.d_out[rows]), _together(given.out[rows])
+        d_out = _together(given.d_out[rows])
         g = np.multiply(d_out, weigh[..., None], out=scratch.shaped("g", *d_out.shape), casting="unsafe")
-        delta = np.einsum("hmd,hmd->hm", g, out)
+        delta = np.einsum("hmd,hmd->hm", g, _together(given.out[rows]))
         if given.d_lse is not None:
             delta -= _together(given.d_lse[rows]) * weigh
         if p.dropout:
-            g /= self.kept_part
+            np.divide(g, self.kept_part, out=g)
         q = _together(self.q[rows])
-        if q.dtype != p.computing or not q.dtype.isnative:
-            q = q.astype(p.computing)
+        q = q if q.dtype == p.computing and q.dtype.isnative else q.astype(p.computing)
         if dead.any():  # whatever they hold
             q = np.where(dead[..., None], 0, q)
             g[dead], delta[dead] = 0, 0
-        path = RAW if raw.all() else REFERENCE
-        h, m, d = q.shape
-        scale, _ = self.scales[path]
-        scaled = scratch.shaped("scaled", h, d, m)
-        np.multiply(q.swapaxes(-1, -2), scale, out=scaled, dtype=scaled.dtype, casting="unsafe")
-        turned = scratch.shaped("g_turned", h, g.shape[-1], m)
-        turned[...] = g.swapaxes(-1, -2)
-        finite = _finite(scaled) and _finite(g) and _finite(delta) and self.keys_finite(task)
-        scaled, turned = scaled.swapaxes(-1, -2), turned.swapaxes(-1, -2)
-        self.sums.delta[rows] = (delta * total).reshape(h, -1, _n_grouped(task)).swapaxes(-1, -2)
-        return Queries(task, path is RAW, finite, q, scaled, g, turned, delta, peak, total, dead)
-
-    def keys_finite(self, task: Task) -> bool:
-        return all(_finite(x[task.heads[:-1]]) for x in (self.k, self.v))
+        if p.sinks is not None:
+            self.sums.delta[rows] = _apart(delta * total, _n_grouped(task))
+        scaled, (scale, _) = scratch.shaped("scaled", *q.shape), self.scales[path]
+        np.multiply(q, scale, out=scaled, dtype=scaled.dtype, casting="unsafe")
+        return Queries(task, path is RAW, careful, q, scaled, g, delta, peak, total, dead)
 
     # ----------------------------------------------------------------------------------------- tiles
-    def tiles(self, scratch: Scratch, some: Queries) -> Iterator[Tile]:
+    def tiles(self, scratch: Scratch, some: Queries, steps: Steps) -> Iterator[Tile]:
         """The weights and the gradients of the scores, strip by strip."""
         task, p, r = some.task, self.p, _n_grouped(some.task)
-        lead = self.grid.lead(task)
-        for strip in self.grid.steps(lead, task.rows).strips:
-            rows = slice((strip.rows.start - task.rows.start) * r, (strip.rows.stop - task.rows.start) * r)
+        for strip in steps.strips:
+            rows = _rows_of(strip.rows, task, r)
             k, v = (self.keys(scratch, name, task, strip.cols) for name in "kv")
             shape = (k.shape[0], rows.stop - rows.start, k.shape[1])
             weights, d_scores = self.room(scratch, "weights", shape), self.room(scratch, "d_scores", shape)
             tanh = None if p.softcap is None else self.room(scratch, "tanh", shape)
-            bits = self.weigh(scratch, some, strip, rows, k, lead, weights, tanh)
-            np.matmul(some.g_turned[:, rows], v.swapaxes(-1, -2), d_scores)
+            bits = self.weigh(some, strip, rows, k, weights, tanh)
+            np.matmul(some.g[:, rows], v.swapaxes(-1, -2), d_scores)
             if p.dropout:
                 kept = self.kept_words(scratch, task, strip, shape)
                 _clear(d_scores, kept)
             np.subtract(d_scores, some.delta[:, rows, None], out=d_scores)
             np.multiply(d_scores, weights, out=d_scores)
-            if bits is not None:  # 0 * inf
-                _clear(d_scores, bits)
             if p.dropout:
                 _clear(weights, kept)
-            visible = None if some.finite or bits is None else np.asarray(bits != 0)
-            yield Tile(strip, rows, k, bits, visible, weights, d_scores, tanh)
+            visible = None
+            if some.careful and bits is not None:
+                _clear(d_scores, bits)  # 0 * inf
+                visible = np.asarray(bits != 0)
+            yield Tile(strip, rows, k, visible, weights, d_scores, tanh)
 
     def room(self, scratch: Scratch, name: str, shape: Shape) -> Array:
         """Room for a tile (h, M, w), which lies with its keys first unless a dense bias is to be read along."""
@@ -241,58 +233,48 @@ class Backward(Call):
     def keys(self, scratch: Scratch, name: str, task: Task, cols: slice) -> Array:
         """A tile of keys or values (h, w, d), as the BLAS can read it."""
         tile: Array = (self.k if name == "k" else self.v)[task.heads[:-1]][:, 0, cols]
-        if not scratch.sizes[name]:
+        if not scratch.flat[name].size:
             return tile
         ready = scratch.shaped(name, *tile.shape)
         ready[...] = tile
         return ready
 
-    def weigh(
-        self,
-        scratch: Scratch,
-        some: Queries,
-        strip: Strip,
-        rows: slice,
-        k: Array,
-        lead: Shape,
-        weights: Array,
-        tanh: Any,
-    ) -> Array | None:
+    def weigh(self, some: Queries, strip: Strip, rows: slice, k: Array, weights: Array, tanh: Any) -> Array | None:
         """Write a strip's weights, times the totals of their rows; returns the words of who may attend to whom."""
-        p, grid, r, path = self.p, self.grid, _n_grouped(some.task), RAW if some.raw else REFERENCE
-        if scratch.wide is None:
-            np.matmul(some.scaled[:, rows], k.swapaxes(-1, -2), weights)
-        else:
-            weights[...] = np.matmul(some.scaled[:, rows], k.swapaxes(-1, -2).astype(scratch.wide.dtype))
+        p, path, lead = self.p, RAW if some.raw else REFERENCE, self.grid.lead(some.task)
+        scaled = some.scaled[:, rows]
+        np.matmul(scaled, k.swapaxes(-1, -2), weights, casting="unsafe", dtype=scaled.dtype)
         _, after = self.scales[path]
         if after is not None:
             np.multiply(weights, after, out=weights)
         if p.softcap is not None:
             self.cap(weights, path.unit, tanh)
-        bits = grid.words(lead, strip, r) if strip.masked else None
+        bits = self.grid.words(lead, strip, _n_grouped(some.task)) if strip.masked else None
         if p.bias is not None:
-            tile = self.bias_tile(some.task.heads, lead, strip.rows, strip.cols, path.unit)
-            tile = tile.swapaxes(-2, -3)  # (h or 1, n, r or 1, w)
-            apart = weights.reshape(weights.shape[0], -1, r, weights.shape[-1])
-            np.add(apart, tile, out=apart)
-            seen = self.seen(tile, None if bits is None else bits.reshape(1, -1, r, bits.shape[-1]))
-            if seen is not None:
-                bits = np.broadcast_to(seen, (seen.shape[0], *apart.shape[1:])).reshape(
-                    seen.shape[0], *weights.shape[1:]
-                )
+            bits = self.add_bias(some.task, strip, weights, bits, path.unit)
         if some.raw:
             path.exp(weights, weights)
         else:
-            exponentials(weights, some.peak[:, rows], path.exp if some.finite else np.exp, weights)
+            # a floor would make something of a weight of 0, and keep it from making NaN of an infinite value
+            exponentials(weights, some.peak[:, rows], np.exp if some.careful else path.exp, weights)
             # scores that are large and rounded otherwise than before would make weights of more than 1
             np.minimum(weights, some.total[:, rows, None], out=weights)
         if bits is not None:
             _clear(weights, bits)
         return bits
 
+    def add_bias(self, task: Task, strip: Strip, scores: Array, bits: Array | None, unit: float) -> Array | None:
+        """Add a tile of the bias; returns the words of who may attend to whom, to which ``-inf`` in it belongs."""
+        (h, m, w), r = scores.shape, _n_grouped(task)
+        tile = self.bias_tile(task.heads, self.grid.lead(task), strip.rows, strip.cols, unit).swapaxes(1, 2)
+        apart = scores.reshape(h, m // r, r, w)
+        np.add(apart, tile, out=apart)
+        seen = self.seen(tile, None if bits is None else bits.reshape(1, m // r, r, w))
+        return None if seen is None else np.broadcast_to(seen, (len(seen), *apart.shape[1:])).reshape(-1, m, w)
+
     def kept_words(self, scratch: Scratch, task: Task, strip: Strip, shape: Shape) -> Array:
-        h, m, w = shape
-        r = _n_grouped(task)
+        """Which weights of a strip dropout keeps: words with all bits set, or none."""
+        (h, m, w), r = shape, _n_grouped(task)
         kept = scratch.shaped("kept", h, w, m).swapaxes(-1, -2)
         apart = kept.reshape(h, m // r, r, w)
         for i, j in np.ndindex(h, r):
@@ -300,51 +282,100 @@ class Backward(Call):
             apart[i, :, j] = self.kept(head, strip.rows, strip.cols).T
         return kept.view(f"u{self.p.computing.itemsize}")
 
-    # --------------------------------------------------------------------------------------- products
-    def sum_tiles(self, scratch: Scratch, task: Task, d_k: Array, d_v: Array) -> None:
-        """The products with queries and keys, of some queries against all keys that they see."""
-        some = self.queries(scratch, task)
-        d_q = scratch.shaped("d_q", *some.q.shape)
-        d_q.fill(0)
-        for tile in self.tiles(scratch, some):
-            rows, cols, visible = tile.rows, tile.strip.cols, tile.visible
-            if tile.tanh is not None:
-                np.subtract(1, np.square(tile.tanh, out=tile.tanh), out=tile.tanh)
-                np.multiply(tile.d_scores, tile.tanh, out=tile.d_scores)
-                if tile.bits is not None:
-                    _clear(tile.d_scores, tile.bits)
-            seeing = None if visible is None else visible.swapaxes(-1, -2)
-            self.add(scratch, d_v[:, cols], tile.weights.swapaxes(-1, -2), some.g[:, rows], seeing)
-            self.add(scratch, d_k[:, cols], tile.d_scores.swapaxes(-1, -2), some.q[:, rows], seeing)
-            self.add(scratch, d_q[:, rows], tile.d_scores, tile.k, visible)
-        _scale(d_q, self.p.scale)
-        if not some.finite:
-            d_q[some.dead] = 0
-        h, m, d = d_q.shape
-        r = _n_grouped(task)
-        self.sums.q[(*task.heads, task.rows)] = d_q.reshape(h, m // r, r, d).swapaxes(1, 2)
 
-    def add(self, scratch: Scratch, total: Array, weights: Array, x: Array, visible: Array | None) -> None:
-        made = scratch.shaped("product", *total.shape)
+# -------------------------------------------------------------------------------------- one share of a task
+class _Share:
+    """What some queries add to the gradients of the keys and values that they see."""
+
+    def __init__(self, call: Backward, scratch: Scratch, first: int, d_k: Array, d_v: Array) -> None:
+        self.call, self.scratch, self.first = call, scratch, first
+        self.d_k, self.d_v = d_k, d_v  # (h, n_k, d), of the heads from the first on
+        self.met = np.zeros((len(d_k), len(call.grid.cols)), bool)  # which tiles of keys hold something
+
+    def sum(self, parts: list[Task], careful: bool) -> Array:
+        """All parts; returns which heads (h,) came out infinite or NaN."""
+        lost = np.zeros(len(self.d_k), bool)
+        for part in parts:
+            for task in self.call.alike(part, careful):
+                heads = slice(task.shared.start - self.first, task.shared.stop - self.first)
+                lost[heads] |= self.sum_tiles(task, heads, careful)
+        return lost | _wild(self.d_k) | _wild(self.d_v)
+
+    def sum_tiles(self, task: Task, heads: slice, careful: bool) -> Array:
+        """The products with queries and keys, of some queries against all keys that they see."""
+        call, r = self.call, _n_grouped(task)
+        some = call.queries(self.scratch, task, careful)
+        whole = call.sums.q[(*task.heads, task.rows)]  # (h, r, m, d_k)
+        d_q = whole[:, 0] if r == 1 else self.scratch.shaped("d_q", *some.q.shape)
+        steps = call.grid.steps(call.grid.lead(task), task.rows)
+        self.blank(d_q, task, steps.unseen)
+        for tile in call.tiles(self.scratch, some, steps):
+            strip, rows, visible = tile.strip, tile.rows, tile.visible
+            d_scores = tile.d_biased if tile.tanh is None else _through_cap(tile.d_biased, tile.tanh, visible)
+            seeing = None if visible is None else visible.swapaxes(-1, -2)
+            fresh = not self.met[heads, strip.cols.start // call.grid.tiling.cols].any()
+            self.add(self.d_v[heads, strip.cols], tile.weights.swapaxes(-1, -2), some.g[:, rows], seeing, fresh)
+            self.add(self.d_k[heads, strip.cols], d_scores.swapaxes(-1, -2), some.q[:, rows], seeing, fresh)
+            self.met[heads, strip.cols.start // call.grid.tiling.cols] = True
+            self.blank(d_q, task, strip.blank)
+            self.add(d_q[:, rows], d_scores, tile.k, visible, strip.fresh)
+        _scale(d_q, call.p.scale)
+        if careful:
+            d_q[some.dead] = 0
+        if r > 1:
+            whole[...] = _apart(d_q, r)
+        return _wild(d_q)
+
+    def blank(self, d_q: Array, task: Task, blocks: tuple[int, ...]) -> None:
+        """Begin these blocks of queries with nothing."""
+        step, r = self.call.grid.block(task.rows), _n_grouped(task)
+        for block in blocks:
+            d_q[:, block * step * r : (block + 1) * step * r] = 0
+
+    def add(self, total: Array, weights: Array, x: Array, visible: Array | None, fresh: bool) -> None:
+        """Add a product, or write it where there is nothing yet."""
+        made = total if fresh else self.scratch.shaped("product", *total.shape)
         if visible is None:
             np.matmul(weights, x, made)
         else:
             weighted_sum(weights, x, visible, out=made)
-        np.add(total, made, out=total)
+        if not fresh:
+            np.add(total, made, out=total)
 
 
-def _finite(x: Array) -> bool:
-    return bool(np.isfinite(np.add.reduce(x, axis=None)))
+def _through_cap(d_capped: Array, tanh: Array, visible: Array | None) -> Array:
+    """Gradients of scores before a softcap, in place: ``tanh' = 1 - tanh^2``."""
+    slope = np.subtract(1, np.square(tanh, out=tanh), out=tanh)
+    np.multiply(d_capped, slope, out=d_capped)
+    if visible is not None:  # 0 * nan
+        np.copyto(d_capped, 0, where=~visible)
+    return d_capped
+
+
+def _wild(x: Array) -> Array:
+    """Which heads (h,) of x (h, n, d) hold something that is infinite or NaN, or is too large to be added up."""
+    return np.asarray(~np.isfinite(np.add.reduce(x, axis=(1, 2))))
 
 
 def _n_grouped(task: Task) -> int:
     return int(task.grouped.stop - task.grouped.start)
 
 
+def _rows_of(span: slice, task: Task, r: int) -> slice:
+    """Some queries of a task as rows of M."""
+    return slice((span.start - task.rows.start) * r, (span.stop - task.rows.start) * r)
+
+
 def _together(x: Array) -> Array:
     """(h, r, m, ...) as (h, M, ...): no copy where r is 1."""
     h, r, m, *rest = x.shape
     return x.swapaxes(1, 2).reshape(h, m * r, *rest)
+
+
+def _apart(x: Array, r: int) -> Array:
+    """(h, M, ...) as (h, r, m, ...)."""
+    h, m, *rest = x.shape
+    return x.reshape(h, m // r, r, *rest).swapaxes(1, 2)
 
 
 def _clear(x: Array, bits: Array) -> None:

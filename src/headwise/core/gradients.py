@@ -64,8 +64,8 @@ class _BiasSums:
     A pass of its own, whose tasks are spans of queries: no two write to the same numbers.
     """
 
-    def __init__(self, backward: Backward) -> None:
-        self.backward, p = backward, backward.p
+    def __init__(self, backward: Backward, wild: set[tuple[int, ...]]) -> None:
+        self.backward, self.wild, p = backward, wild, backward.p
         self.shape = (*(1,) * (len(p.scores) - p.bias.ndim), *p.bias.shape)
         self.spans = backward.grid.spans()
         self.one_row = self.shape[-2] == 1
@@ -81,18 +81,22 @@ class _BiasSums:
         return lambda span: self.add_up(scratch, span)
 
     def add_up(self, scratch: Scratch, span: int) -> None:
-        sums = self.sums[span if self.one_row else 0]
-        for task in self.backward.heads():
-            for part in self.backward.parts(task, [self.spans[span]]):
-                for some in self.backward.alike(part):
-                    queries = self.backward.queries(scratch, some)
-                    for tile in self.backward.tiles(scratch, queries):
+        sums, call = self.sums[span if self.one_row else 0], self.backward
+        for task in call.heads():
+            careful = call.careful or any(
+                (*task.outer, i) in self.wild for i in range(task.shared.start, task.shared.stop)
+            )
+            for part in call.parts(task, [self.spans[span]]):
+                for some in call.alike(part, careful):
+                    steps = call.grid.steps(call.grid.lead(some), some.rows)
+                    queries = call.queries(scratch, some, careful)
+                    for tile in call.tiles(scratch, queries, steps):
                         self.add(sums, queries, tile)
 
     def add(self, sums: Array, some: Queries, tile: Tile) -> None:
-        task, d_scores = some.task, tile.d_scores
+        task, d_biased = some.task, tile.d_biased
         n_grouped = task.grouped.stop - task.grouped.start
-        apart = d_scores.reshape(d_scores.shape[0], -1, n_grouped, d_scores.shape[-1])
+        apart = d_biased.reshape(len(d_biased), -1, n_grouped, d_biased.shape[-1])
         rows, cols = tile.strip.rows, tile.strip.cols
         for i, j in np.ndindex(apart.shape[0], n_grouped):
             flat = self.backward.grid.flat(task.outer, task.shared.start + i, task.grouped.start + j)
@@ -153,13 +157,14 @@ class _Forward(NamedTuple):
         workers.run(backward.start, backward.tasks(), grid.threads, self.progress, backward.size)
         d_q, d_k, d_v, delta = backward.sums
         *batch, n_groups, shared = grid.key_lead
-        d_k, d_v = (x.reshape(*batch, n_groups, shared, *x.shape[-2:]).sum(axis=-3) for x in (d_k, d_v))
+        d_k, d_v = (x.reshape(*batch, n_groups, shared, *x.shape[-2:]) for x in (d_k, d_v))
+        d_k, d_v = (x[..., 0, :, :] if shared == 1 else x.sum(axis=-3) for x in (d_k, d_v))
         if len(p.scores) == 2:
             d_k, d_v = d_k[0], d_v[0]
         bias = sinks = None
         if isinstance(p.bias, np.ndarray):
             low = replace(grid, tiling=grid.tiling._replace(height=min(2, grid.tiling.height)))
-            bias = _as_given(_BiasSums(self.backward(low, d_out, d_lse)).total(), p.bias)
+            bias = _as_given(_BiasSums(self.backward(low, d_out, d_lse), backward.wild).total(), p.bias)
         if p.sinks is not None:
             delta, seen = (x.reshape(self.lse.shape) for x in (delta, self.rows.total != 0))
             sinks = _as_given(_sinks_gradient(p, delta, self.lse, seen, d_lse), p.sinks)

@@ -57,7 +57,7 @@ def backward_tiling(p: Problem, rule: Mask | None) -> Tiling:
     """The same for gradients: five products a tile, each of which adds up over a side of it, want larger ones."""
     n_q, n_k = p.scores[-2:]
     rows = max(1, min(64, n_q))
-    cols = 256 if rule is None else 128
+    cols = 256 if rule is None else max(64, min(128, n_k // 4))
     cols = -(-n_k // max(1, -(-n_k // cols) * 16)) * 16  # tiles of one size, or nearly
     return Tiling(rows, max(1, min(cols, n_k)), max(1, min(n_q // rows, 8)))
 

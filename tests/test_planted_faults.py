@@ -330,8 +330,9 @@ ENGINE_FAULTS = {
     ],
 }
 BACKWARD_FAULTS = {
-    "delta forgotten": [(BACKWARD, SUBTRACTED, "pass")],
-    "delta of the other sign": [(BACKWARD, SUBTRACTED, SUBTRACTED.replace("subtract", "add"))],
+    "delta forgotten": [(BACKWARD, "np.negative(delta, out=beside[..., -1])", "beside[..., -1] = 0")],
+    "delta of the other sign": [(BACKWARD, "np.negative(delta, out", "np.positive(delta, out")],
+    "delta forgotten with dropout": [(BACKWARD, SUBTRACTED, "pass")],
     "delta of what dropout kept alone": [
         (BACKWARD, KEPT_PART, f"{KEPT_PART}            np.divide(delta, self.kept_part, out=delta)\n")
     ],

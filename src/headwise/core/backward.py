@@ -17,7 +17,7 @@ import numpy as np
 
 from headwise.core.call import Call
 from headwise.core.dropout import Keep
-from headwise.core.engine import Rows
+from headwise.core.engine import Rows, as_readable
 from headwise.core.grid import Grid, Steps, Strip, Task
 from headwise.core.paths import RAW, REFERENCE
 from headwise.core.shapes import Array, Problem, Shape, product_dtype
@@ -38,11 +38,11 @@ class Scratch:
             "tanh": np.empty(scores if p.softcap is not None else 0, computing),
             "kept": np.empty(scores if p.dropout else 0, unit),
             "scaled": np.empty(h * tall * d_k, grid.product),
-            "g": np.empty(h * tall * d_v, computing),
+            "g": np.empty(h * tall * (d_v + 1), computing),
             "d_q": np.empty(h * tall * d_k if r > 1 else 0, computing),
             "product": np.empty(h * max(tall, cols) * max(d_k, d_v), computing),
             "k": np.empty(0 if grid.readable[0] else h * cols * d_k, computing),
-            "v": np.empty(0 if grid.readable[1] else h * cols * d_v, computing),
+            "v": np.empty(h * cols * (d_v + 1), computing),
         }
 
     def shaped(self, name: str, *shape: int) -> Array:
@@ -59,6 +59,7 @@ class Queries(NamedTuple):
     scaled: Array  # (h, M, d_k), as the forward pass had them
     g: Array  # (h, M, d_v)  d_out over the total of its row (and the probability of being kept)
     delta: Array  # (h, M)  what every d_p of a row is compared with, over the total of its row
+    beside: Array  # (h, M, d_v + 1)  g, and -delta in a last column
     peak: Array  # (h, M)
     total: Array  # (h, M)
     dead: Array  # (h, M)  bool: sees no key
@@ -183,7 +184,8 @@ class Backward(Call):
         dead, path = total == 0, RAW if raw.all() else REFERENCE
         weigh = np.divide(1, total, out=np.zeros_like(total), where=~dead)
         d_out = _together(given.d_out[rows])
-        g = np.multiply(d_out, weigh[..., None], out=scratch.shaped("g", *d_out.shape), casting="unsafe")
+        beside = scratch.shaped("g", *d_out.shape[:2], d_out.shape[2] + 1)
+        g = np.multiply(d_out, weigh[..., None], out=beside[..., :-1], casting="unsafe")
         delta = np.einsum("hmd,hmd->hm", g, _together(given.out[rows]))
         if given.d_lse is not None:
             delta -= _together(given.d_lse[rows]) * weigh
@@ -194,11 +196,12 @@ class Backward(Call):
         if dead.any():  # whatever they hold
             q = np.where(dead[..., None], 0, q)
             g[dead], delta[dead] = 0, 0
+        np.negative(delta, out=beside[..., -1])
         if p.sinks is not None:
             self.sums.delta[rows] = _apart(delta * total, _n_grouped(task))
         scaled, (scale, _) = scratch.shaped("scaled", *q.shape), self.scales[path]
         np.multiply(q, scale, out=scaled, dtype=scaled.dtype, casting="unsafe")
-        return Queries(task, path is RAW, careful, q, scaled, g, delta, peak, total, dead)
+        return Queries(task, path is RAW, careful, q, scaled, g, delta, beside, peak, total, dead)
 
     # ----------------------------------------------------------------------------------------- tiles
     def tiles(self, scratch: Scratch, some: Queries, steps: Steps) -> Iterator[Tile]:
@@ -206,16 +209,18 @@ class Backward(Call):
         task, p, r = some.task, self.p, _n_grouped(some.task)
         for strip in steps.strips:
             rows = _rows_of(strip.rows, task, r)
-            k, v = (self.keys(scratch, name, task, strip.cols) for name in "kv")
+            k, v = self.keys(scratch, task, strip.cols), self.values(scratch, task, strip.cols)
             shape = (k.shape[0], rows.stop - rows.start, k.shape[1])
             weights, d_scores = self.room(scratch, "weights", shape), self.room(scratch, "d_scores", shape)
             tanh = None if p.softcap is None else self.room(scratch, "tanh", shape)
             bits = self.weigh(some, strip, rows, k, weights, tanh)
-            np.matmul(some.g[:, rows], v.swapaxes(-1, -2), d_scores)
             if p.dropout:
                 kept = self.kept_words(scratch, task, strip, shape)
+                np.matmul(some.g[:, rows], v[..., :-1].swapaxes(-1, -2), d_scores)
                 _clear(d_scores, kept)
-            np.subtract(d_scores, some.delta[:, rows, None], out=d_scores)
+                np.subtract(d_scores, some.delta[:, rows, None], out=d_scores)
+            else:  # the column of ones takes delta off: a pass less
+                np.matmul(some.beside[:, rows], v.swapaxes(-1, -2), d_scores)
             np.multiply(d_scores, weights, out=d_scores)
             if p.dropout:
                 _clear(weights, kept)
@@ -230,13 +235,17 @@ class Backward(Call):
         h, m, w = shape
         return scratch.shaped(name, h, w, m).swapaxes(-1, -2) if self.keys_first else scratch.shaped(name, *shape)
 
-    def keys(self, scratch: Scratch, name: str, task: Task, cols: slice) -> Array:
-        """A tile of keys or values (h, w, d), as the BLAS can read it."""
-        tile: Array = (self.k if name == "k" else self.v)[task.heads[:-1]][:, 0, cols]
-        if not scratch.flat[name].size:
-            return tile
-        ready = scratch.shaped(name, *tile.shape)
-        ready[...] = tile
+    def keys(self, scratch: Scratch, task: Task, cols: slice) -> Array:
+        """A tile of keys (h, w, d_k), as the BLAS can read it."""
+        tile: Array = self.k[task.heads[:-1]][:, 0, cols]
+        return as_readable(tile, scratch.flat["k"] if scratch.flat["k"].size else None)
+
+    def values(self, scratch: Scratch, task: Task, cols: slice) -> Array:
+        """A tile of values with a column of ones, (h, w, d_v + 1)."""
+        tile: Array = self.v[task.heads[:-1]][:, 0, cols]
+        h, w, d_v = tile.shape
+        ready = scratch.shaped("v", h, w, d_v + 1)
+        ready[..., :-1], ready[..., -1] = tile, 1
         return ready
 
     def weigh(self, some: Queries, strip: Strip, rows: slice, k: Array, weights: Array, tanh: Any) -> Array | None:

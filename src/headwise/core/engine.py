@@ -74,7 +74,7 @@ def _shaped(flat: Array, *shape: int) -> Array:
     return flat[: prod(shape)].reshape(shape)
 
 
-def _as_readable(tile: Array, scratch: Array | None) -> Array:
+def as_readable(tile: Array, scratch: Array | None) -> Array:
     """Keys or values as the BLAS can read them."""
     if scratch is None:
         return tile
@@ -148,7 +148,7 @@ class _Stack:
             scores, here = piece.scores, piece.here
             k, v = self.k[..., strip.cols, :], self.v[..., strip.cols, :]
             if scratch.k is not None or scratch.v is not None:
-                k, v = _as_readable(k, scratch.k), _as_readable(v, scratch.v)
+                k, v = as_readable(k, scratch.k), as_readable(v, scratch.v)
             if self.call.product_is_score:  # before a bias; keys first, so that neither operand is turned or copied
                 np.matmul(k, piece.queries, piece.product)
             else:

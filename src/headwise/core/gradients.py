@@ -25,14 +25,14 @@ from headwise.core.shapes import (
     Faults,
     Problem,
     Shape,
-    array,
     computing_dtype,
     flag,
+    gradient_of,
+    letters,
     problem,
     result_dtype,
-    words,
 )
-from headwise.core.softmax import exponentials, softmax
+from headwise.core.softmax import exponentials, softmax_for
 
 Vjp = Callable[..., Any]
 
@@ -191,14 +191,6 @@ class _Forward(NamedTuple):
         return Backward(grid, p, self.keep, given, sums)
 
 
-def _gradient(faults: Faults, name: str, value: Any, shape: Shape, of: str) -> Array | None:
-    """The gradient of a result, as an array of that result's shape."""
-    given = array(faults, name, value)
-    if given is not None and given.shape != shape:
-        faults.value(name, f"the shape of {of}, {words(shape)}", words(given.shape), f"np.broadcast_to({name}, ...)")
-    return given
-
-
 # ------------------------------------------------------------------------------------------ public faces
 def softmax_vjp(x: ArrayLike, axis: int = -1) -> tuple[Array, Vjp]:
     """Softmax, and the function that takes a gradient with regard to it back to ``x``.
@@ -238,11 +230,11 @@ def softmax_vjp(x: ArrayLike, axis: int = -1) -> tuple[Array, Vjp]:
     >>> print(vjp([[1.0, 0.0], [1.0, 0.0]]).round(4).tolist())
     [[0.25, -0.25], [0.1875, -0.1875]]
     """
-    y = softmax(x, axis)
+    y = softmax_for("softmax_vjp", x, axis)
 
     def vjp(d_y: ArrayLike) -> Array:
         faults = Faults("softmax_vjp's vjp")
-        given = _gradient(faults, "d_y", d_y, y.shape, "x")
+        given = gradient_of(faults, "d_y", d_y, "y", y.shape)
         faults.raise_any()
         assert given is not None  # its absence is a fault
         computing = computing_dtype(y.dtype)
@@ -327,15 +319,20 @@ def attention_vjp(
     p = problem("attention_vjp", q, k, v, mask, causal, bias, scale, softcap, sinks, dropout, rng, faults)
     keep = keep_of(p)
     forward = _Forward(p, keep, *remembered(grid_of(p, threads), p, keep, progress), threads, progress)
-    out = forward.out.astype(p.dtype, copy=not return_lse)
+    # copies: users add to what they get in place
+    out, lse, axes = forward.out.astype(p.dtype), forward.lse.copy(), letters(p.scores)
 
     def vjp(d_out: ArrayLike, d_lse: ArrayLike | None = None) -> AttentionGradients:
         faults = Faults("attention_vjp's vjp")
-        of_out = _gradient(faults, "d_out", d_out, forward.out.shape, "out")
-        of_lse = None if d_lse is None else _gradient(faults, "d_lse", d_lse, forward.lse.shape, "lse")
+        of_out = gradient_of(faults, "d_out", d_out, "out", forward.out.shape, axes.replace("n_k", "d_v"))
+        of_lse = (
+            None
+            if d_lse is None
+            else gradient_of(faults, "d_lse", d_lse, "lse", forward.lse.shape, axes.replace(", n_k", ""))
+        )
         faults.raise_any()
         assert of_out is not None  # its absence is a fault
         with np.errstate(all="ignore"):
             return forward.gradients(of_out, of_lse)
 
-    return (out, forward.lse, vjp) if return_lse else (out, vjp)
+    return (out, lse, vjp) if return_lse else (out, vjp)

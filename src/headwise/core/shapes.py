@@ -575,6 +575,16 @@ def problem(
     return Problem(q, k, v, mask, causal, bias, scale, softcap, sinks, dropout, rng, scores, dtype, computing)
 
 
+def gradient_of(faults: Faults, name: str, value: Any, result: str, shape: Shape, axes: str = "") -> Array | None:
+    """The gradient of a result, of exactly that result's shape; ``axes`` are its letters."""
+    given = array(faults, name, value)
+    if given is not None and given.shape != shape:
+        remedy = f"pass np.broadcast_to({name}, {result}.shape)" if broadcasts(given.shape, shape) else ""
+        axes = f"{axes} = " if axes else ""
+        faults.value(name, f"{axes}{words(shape)} as {result}", words(given.shape), remedy)
+    return given
+
+
 # ------------------------------------------------------------------------------------ per-item arrays
 class PerItem:
     """An array with one entry, or one row of n_q or n_k entries, per batch item: never per head."""

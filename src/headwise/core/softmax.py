@@ -94,7 +94,12 @@ def softmax(x: ArrayLike, axis: int = -1) -> Array:
     >>> print(softmax([2.0, 0.0]).round(3))
     [0.881 0.119]
     """
-    scores, axis, dtype = _scores("softmax", x, axis)
+    return softmax_for("softmax", x, axis)
+
+
+def softmax_for(function: str, x: ArrayLike, axis: int) -> Array:
+    """Softmax for a function whose name errors are to give."""
+    scores, axis, dtype = _scores(function, x, axis)
     with np.errstate(all="ignore"):
         exps, _ = exponentials(scores)
         total = exps.sum(axis=-1, keepdims=True)

@@ -19,10 +19,10 @@ from headwise.core.shapes import (
     Faults,
     Shape,
     array,
-    broadcasts,
     computing_dtype,
     flag,
     generator,
+    gradient_of,
     integer,
     result_dtype,
     words,
@@ -212,11 +212,8 @@ def _width(faults: Faults, x: Array, weights: dict[str, Shape]) -> int:
 def _like_out(function: str, d_out: Any, shape: Shape, computing: np.dtype[Any]) -> Array:
     """d_out in the computing type, checked: of the shape of the output, which is never stretched to."""
     faults = Faults(function)
-    given = array(faults, "d_out", d_out)
-    if given is not None and given.shape != shape:
-        letters = "(b, n, d_model)" if len(shape) == 3 else "(n, d_model)"
-        remedy = "pass np.broadcast_to(d_out, out.shape)" if broadcasts(given.shape, shape) else ""
-        faults.value("d_out", f"{letters} = {words(shape)} as out", words(given.shape), remedy)
+    axes = "(b, n, d_model)" if len(shape) == 3 else "(n, d_model)"
+    given = gradient_of(faults, "d_out", d_out, "out", shape, axes)
     faults.raise_any()
     assert given is not None  # its absence is a fault
     return _cast(given, computing)

@@ -356,12 +356,8 @@ BACKWARD_FAULTS = {
     "what was stretched is not summed but taken": [
         (GRADIENTS, "x = np.add.reduce(x, axis=stretched, keepdims=True)", "x = x.max(axis=stretched, keepdims=True)")
     ],
-    "tiles of keys that begin anew": [
-        (BACKWARD, "fresh = not self.met[heads, strip.cols.start // call.grid.tiling.cols].any()", "fresh = True")
-    ],
-    "queries that begin anew": [
-        (BACKWARD, "d_scores, tile.k, visible, strip.fresh)", "d_scores, tile.k, visible, True)")
-    ],
+    "tiles of keys that begin anew": [(BACKWARD, "fresh = not self.met[place] & mine", "fresh = True")],
+    "queries that begin anew": [(BACKWARD, "d_scores, k, visible, strip.fresh)", "d_scores, k, visible, True)")],
     "queries that see nothing left as they were": [
         (BACKWARD, "self.blank(d_q, task, steps.unseen)", "d_q.fill(9) if steps.unseen else None")
     ],
@@ -373,8 +369,12 @@ BACKWARD_FAULTS = {
     "dropout not replayed": [
         (GRADIENTS, "Backward(grid, p, self.keep, given, sums)", "Backward(grid, p, keep_of(p), given, sums)")
     ],
-    "dropout forgotten in scores": [(BACKWARD, "                _clear(d_scores, kept)\n", "                pass\n")],
-    "dropout forgotten in weights": [(BACKWARD, "                _clear(weights, kept)\n", "                pass\n")],
+    "dropout forgotten in scores": [
+        (BACKWARD, "                _clear(d_scores, dropped)\n", "                pass\n")
+    ],
+    "dropout forgotten in weights": [
+        (BACKWARD, "                _clear(weights, dropped)\n", "                pass\n")
+    ],
     "kept gradients not divided": [(BACKWARD, KEPT_PART, "            pass\n")],
     "0 * inf in dead rows of d_out": [
         (BACKWARD, "            g[dead], delta[dead] = 0, 0\n", "            delta[dead] = 0\n")

@@ -41,12 +41,42 @@ class Scratch:
             "g": np.empty(h * tall * (d_v + 1), computing),
             "d_q": np.empty(h * tall * d_k if r > 1 else 0, computing),
             "product": np.empty(h * max(tall, cols) * max(d_k, d_v), computing),
-            "k": np.empty(0 if grid.readable[0] else h * cols * d_k, computing),
-            "v": np.empty(h * cols * (d_v + 1), computing),
+            "k": np.empty(0 if grid.readable[0] else h * p.scores[-1] * d_k, computing),
+            "v": np.empty(h * p.scores[-1] * (d_v + 1), computing),
         }
+        self.keys_first = not isinstance(p.bias, np.ndarray)  # a dense bias would be read across its rows
+        self.rooms: dict[Shape, tuple[Array, ...]] = {}
+        self.products: dict[Shape, Array] = {}
 
     def shaped(self, name: str, *shape: int) -> Array:
         return self.flat[name][: prod(shape)].reshape(shape)
+
+    def room(self, h: int, m: int, w: int) -> tuple[Array, ...]:
+        """Room for a tile: weights, gradients of scores, tanh and what dropout keeps, each (h, M, w) or empty."""
+        found = self.rooms.get((h, m, w))
+        if found is None:
+            each = (self.flat[name] for name in ("weights", "d_scores", "tanh", "kept"))
+            flat = [x[: h * m * w] for x in each]
+            tall, wide = (h, m, w), (h, w, m)
+            found = tuple(
+                x if not x.size else x.reshape(wide).swapaxes(-1, -2) if self.keys_first else x.reshape(tall)
+                for x in flat
+            )
+            self.rooms[h, m, w] = found
+        return found
+
+    def product(self, shape: Shape) -> Array:
+        """Room for a product that is going to be added to another."""
+        if shape not in self.products:
+            self.products[shape] = self.shaped("product", *shape)
+        return self.products[shape]
+
+
+class Keys(NamedTuple):
+    """Keys and values of some key heads, as the BLAS can read them."""
+
+    k: Array  # (h, n_k, d_k)
+    v: Array  # (h, n_k, d_v + 1), with a column of ones
 
 
 class Queries(NamedTuple):
@@ -74,7 +104,7 @@ class Tile(NamedTuple):
     visible: Array | None  # (h or 1, M, w)  bool, where products must leave out what is hidden
     weights: Array  # (h, M, w)  times the total of the row
     d_biased: Array  # (h, M, w)  before the bias was added, and after the softcap
-    tanh: Array | None  # (h, M, w)  of the softcap
+    tanh: Array  # (h, M, w)  of the softcap; empty without one
 
 
 class Given(NamedTuple):
@@ -140,13 +170,15 @@ class Backward(Call):
         if share:
             d_k, d_v = np.zeros_like(d_k), np.zeros_like(d_v)
         parts = self.parts(task, self.grid.spans())[share :: self.n_shares]
-        lost = _Share(self, scratch, task.shared.start, d_k, d_v).sum(parts, self.careful)
+        keys = self.keys(scratch, task)
+        lost = _Share(self, scratch, task.shared.start, keys, d_k, d_v).sum(parts, self.careful)
         for i in np.flatnonzero(lost).tolist():
             here = task.shared.start + i
             self.wild.add((*task.outer, here))
             d_k[i], d_v[i] = 0, 0
             alone = [part._replace(shared=slice(here, here + 1)) for part in parts]
-            _Share(self, scratch, here, d_k[i : i + 1], d_v[i : i + 1]).sum(alone, True)
+            own = (x[i : i + 1] for x in (*keys, d_k, d_v))
+            _Share(self, scratch, here, Keys(next(own), next(own)), *own).sum(alone, True)
         self.join(task, share, d_k, d_v)
 
     def join(self, task: Task, share: int, d_k: Array, d_v: Array) -> None:
@@ -204,55 +236,48 @@ class Backward(Call):
         return Queries(task, path is RAW, careful, q, scaled, g, delta, beside, peak, total, dead)
 
     # ----------------------------------------------------------------------------------------- tiles
-    def tiles(self, scratch: Scratch, some: Queries, steps: Steps) -> Iterator[Tile]:
+    def keys(self, scratch: Scratch, task: Task) -> Keys:
+        """Keys and values of a task's heads, made ready once."""
+        k, v = (x[task.heads[:-1]][:, 0] for x in (self.k, self.v))
+        h, n_k, d_v = v.shape
+        ready = scratch.shaped("v", h, n_k, d_v + 1)
+        ready[..., :-1], ready[..., -1] = v, 1
+        return Keys(as_readable(k, None if self.grid.readable[0] else scratch.flat["k"]), ready)
+
+    def tiles(self, scratch: Scratch, some: Queries, keys: Keys, steps: Steps) -> Iterator[Tile]:
         """The weights and the gradients of the scores, strip by strip."""
         task, p, r = some.task, self.p, _n_grouped(some.task)
-        for strip in steps.strips:
-            rows = _rows_of(strip.rows, task, r)
-            k, v = self.keys(scratch, task, strip.cols), self.values(scratch, task, strip.cols)
-            shape = (k.shape[0], rows.stop - rows.start, k.shape[1])
-            weights, d_scores = self.room(scratch, "weights", shape), self.room(scratch, "d_scores", shape)
-            tanh = None if p.softcap is None else self.room(scratch, "tanh", shape)
-            bits = self.weigh(some, strip, rows, k, weights, tanh)
+        lead, begin = self.grid.lead(task), task.rows.start
+        for strip in steps.strips:  # few lines and fewer calls: Python is slow while the cache holds scores
+            rows = slice((strip.rows.start - begin) * r, (strip.rows.stop - begin) * r)
+            k, v = keys.k[:, strip.cols], keys.v[:, strip.cols]
+            weights, d_scores, tanh, kept = scratch.room(len(k), rows.stop - rows.start, k.shape[1])
+            bits = self.weigh(some, strip, rows, k, lead, weights, tanh)
             if p.dropout:
-                kept = self.kept_words(scratch, task, strip, shape)
+                dropped = self.kept_words(kept, task, strip)
                 np.matmul(some.g[:, rows], v[..., :-1].swapaxes(-1, -2), d_scores)
-                _clear(d_scores, kept)
+                _clear(d_scores, dropped)
                 np.subtract(d_scores, some.delta[:, rows, None], out=d_scores)
             else:  # the column of ones takes delta off: a pass less
                 np.matmul(some.beside[:, rows], v.swapaxes(-1, -2), d_scores)
             np.multiply(d_scores, weights, out=d_scores)
             if p.dropout:
-                _clear(weights, kept)
+                _clear(weights, dropped)
             visible = None
             if some.careful and bits is not None:
                 _clear(d_scores, bits)  # 0 * inf
                 visible = np.asarray(bits != 0)
             yield Tile(strip, rows, k, visible, weights, d_scores, tanh)
 
-    def room(self, scratch: Scratch, name: str, shape: Shape) -> Array:
-        """Room for a tile (h, M, w), which lies with its keys first unless a dense bias is to be read along."""
-        h, m, w = shape
-        return scratch.shaped(name, h, w, m).swapaxes(-1, -2) if self.keys_first else scratch.shaped(name, *shape)
-
-    def keys(self, scratch: Scratch, task: Task, cols: slice) -> Array:
-        """A tile of keys (h, w, d_k), as the BLAS can read it."""
-        tile: Array = self.k[task.heads[:-1]][:, 0, cols]
-        return as_readable(tile, scratch.flat["k"] if scratch.flat["k"].size else None)
-
-    def values(self, scratch: Scratch, task: Task, cols: slice) -> Array:
-        """A tile of values with a column of ones, (h, w, d_v + 1)."""
-        tile: Array = self.v[task.heads[:-1]][:, 0, cols]
-        h, w, d_v = tile.shape
-        ready = scratch.shaped("v", h, w, d_v + 1)
-        ready[..., :-1], ready[..., -1] = tile, 1
-        return ready
-
-    def weigh(self, some: Queries, strip: Strip, rows: slice, k: Array, weights: Array, tanh: Any) -> Array | None:
+    def weigh(
+        self, some: Queries, strip: Strip, rows: slice, k: Array, lead: Shape, weights: Array, tanh: Array
+    ) -> Array | None:
         """Write a strip's weights, times the totals of their rows; returns the words of who may attend to whom."""
-        p, path, lead = self.p, RAW if some.raw else REFERENCE, self.grid.lead(some.task)
-        scaled = some.scaled[:, rows]
-        np.matmul(scaled, k.swapaxes(-1, -2), weights, casting="unsafe", dtype=scaled.dtype)
+        p, path, scaled = self.p, RAW if some.raw else REFERENCE, some.scaled[:, rows]
+        if scaled.dtype == weights.dtype:
+            np.matmul(scaled, k.swapaxes(-1, -2), weights)
+        else:
+            weights[...] = scaled @ k.swapaxes(-1, -2).astype(scaled.dtype)
         _, after = self.scales[path]
         if after is not None:
             np.multiply(weights, after, out=weights)
@@ -281,10 +306,9 @@ class Backward(Call):
         seen = self.seen(tile, None if bits is None else bits.reshape(1, m // r, r, w))
         return None if seen is None else np.broadcast_to(seen, (len(seen), *apart.shape[1:])).reshape(-1, m, w)
 
-    def kept_words(self, scratch: Scratch, task: Task, strip: Strip, shape: Shape) -> Array:
-        """Which weights of a strip dropout keeps: words with all bits set, or none."""
-        (h, m, w), r = shape, _n_grouped(task)
-        kept = scratch.shaped("kept", h, w, m).swapaxes(-1, -2)
+    def kept_words(self, kept: Array, task: Task, strip: Strip) -> Array:
+        """Which weights (h, M, w) of a strip dropout keeps: words with all bits set, or none."""
+        (h, m, w), r = kept.shape, _n_grouped(task)
         apart = kept.reshape(h, m // r, r, w)
         for i, j in np.ndindex(h, r):
             head = self.grid.flat(task.outer, task.shared.start + i, task.grouped.start + j)
@@ -296,10 +320,10 @@ class Backward(Call):
 class _Share:
     """What some queries add to the gradients of the keys and values that they see."""
 
-    def __init__(self, call: Backward, scratch: Scratch, first: int, d_k: Array, d_v: Array) -> None:
-        self.call, self.scratch, self.first = call, scratch, first
+    def __init__(self, call: Backward, scratch: Scratch, first: int, keys: Keys, d_k: Array, d_v: Array) -> None:
+        self.call, self.scratch, self.first, self.keys = call, scratch, first, keys
         self.d_k, self.d_v = d_k, d_v  # (h, n_k, d), of the heads from the first on
-        self.met = np.zeros((len(d_k), len(call.grid.cols)), bool)  # which tiles of keys hold something
+        self.met = [0] * len(call.grid.cols)  # for each tile of keys a bit for each head that has added to it
 
     def sum(self, parts: list[Task], careful: bool) -> Array:
         """All parts; returns which heads (h,) came out infinite or NaN."""
@@ -316,18 +340,20 @@ class _Share:
         some = call.queries(self.scratch, task, careful)
         whole = call.sums.q[(*task.heads, task.rows)]  # (h, r, m, d_k)
         d_q = whole[:, 0] if r == 1 else self.scratch.shaped("d_q", *some.q.shape)
-        steps = call.grid.steps(call.grid.lead(task), task.rows)
+        keys, d_k, d_v = Keys(self.keys.k[heads], self.keys.v[heads]), self.d_k[heads], self.d_v[heads]
+        steps, mine, width = call.grid.steps(call.grid.lead(task), task.rows), _bits_of(heads), call.grid.tiling.cols
         self.blank(d_q, task, steps.unseen)
-        for tile in call.tiles(self.scratch, some, steps):
-            strip, rows, visible = tile.strip, tile.rows, tile.visible
-            d_scores = tile.d_biased if tile.tanh is None else _through_cap(tile.d_biased, tile.tanh, visible)
-            seeing = None if visible is None else visible.swapaxes(-1, -2)
-            fresh = not self.met[heads, strip.cols.start // call.grid.tiling.cols].any()
-            self.add(self.d_v[heads, strip.cols], tile.weights.swapaxes(-1, -2), some.g[:, rows], seeing, fresh)
-            self.add(self.d_k[heads, strip.cols], d_scores.swapaxes(-1, -2), some.q[:, rows], seeing, fresh)
-            self.met[heads, strip.cols.start // call.grid.tiling.cols] = True
+        for strip, rows, k, visible, weights, d_scores, tanh in call.tiles(self.scratch, some, keys, steps):
+            if call.p.softcap is not None:
+                _through_cap(d_scores, tanh, visible)
+            turned, seeing = d_scores.swapaxes(-1, -2), None if visible is None else visible.swapaxes(-1, -2)
+            place = strip.cols.start // width
+            fresh = not self.met[place] & mine
+            self.met[place] |= mine
+            self.add(d_v[:, strip.cols], weights.swapaxes(-1, -2), some.g[:, rows], seeing, fresh)
+            self.add(d_k[:, strip.cols], turned, some.q[:, rows], seeing, fresh)
             self.blank(d_q, task, strip.blank)
-            self.add(d_q[:, rows], d_scores, tile.k, visible, strip.fresh)
+            self.add(d_q[:, rows], d_scores, k, visible, strip.fresh)
         _scale(d_q, call.p.scale)
         if careful:
             d_q[some.dead] = 0
@@ -343,7 +369,7 @@ class _Share:
 
     def add(self, total: Array, weights: Array, x: Array, visible: Array | None, fresh: bool) -> None:
         """Add a product, or write it where there is nothing yet."""
-        made = total if fresh else self.scratch.shaped("product", *total.shape)
+        made = total if fresh else self.scratch.product(total.shape)
         if visible is None:
             np.matmul(weights, x, made)
         else:
@@ -352,13 +378,16 @@ class _Share:
             np.add(total, made, out=total)
 
 
-def _through_cap(d_capped: Array, tanh: Array, visible: Array | None) -> Array:
+def _through_cap(d_capped: Array, tanh: Array, visible: Array | None) -> None:
     """Gradients of scores before a softcap, in place: ``tanh' = 1 - tanh^2``."""
     slope = np.subtract(1, np.square(tanh, out=tanh), out=tanh)
     np.multiply(d_capped, slope, out=d_capped)
     if visible is not None:  # 0 * nan
         np.copyto(d_capped, 0, where=~visible)
-    return d_capped
+
+
+def _bits_of(heads: slice) -> int:
+    return int((1 << heads.stop) - (1 << heads.start))
 
 
 def _wild(x: Array) -> Array:
@@ -368,11 +397,6 @@ def _wild(x: Array) -> Array:
 
 def _n_grouped(task: Task) -> int:
     return int(task.grouped.stop - task.grouped.start)
-
-
-def _rows_of(span: slice, task: Task, r: int) -> slice:
-    """Some queries of a task as rows of M."""
-    return slice((span.start - task.rows.start) * r, (span.stop - task.rows.start) * r)
 
 
 def _together(x: Array) -> Array:

@@ -90,7 +90,7 @@ class _BiasSums:
                 for some in call.alike(part, careful):
                     steps = call.grid.steps(call.grid.lead(some), some.rows)
                     queries = call.queries(scratch, some, careful)
-                    for tile in call.tiles(scratch, queries, steps):
+                    for tile in call.tiles(scratch, queries, call.keys(scratch, some), steps):
                         self.add(sums, queries, tile)
 
     def add(self, sums: Array, some: Queries, tile: Tile) -> None:

@@ -57,8 +57,9 @@ def backward_tiling(p: Problem, rule: Mask | None) -> Tiling:
     """The same for gradients: five products a tile, each of which adds up over a side of it, want larger ones."""
     n_q, n_k = p.scores[-2:]
     rows = max(1, min(64, n_q))
-    cols = 256 if rule is None else max(64, min(128, n_k // 4))
-    cols = -(-n_k // max(1, -(-n_k // cols) * 16)) * 16  # tiles of one size, or nearly
+    step = 128 if p.dropout else 16  # dropout's cells are 128 keys wide
+    cols = max(128, min(512, n_k // 2)) if rule is None else max(64, min(256, n_k // 4))
+    cols = -(-n_k // max(1, -(-n_k // max(step, cols)) * step)) * step  # tiles of one size, or nearly
     return Tiling(rows, max(1, min(cols, n_k)), max(1, min(n_q // rows, 8)))
 
 
@@ -245,6 +246,8 @@ class Grid:
     @property
     def words_kept(self) -> int:
         """How many tiles of a mask's words are kept for the next heads under the same mask."""
+        if self.rule is not None and self.rule.by_diagonals:
+            return 256  # a few KiB each
         one = self.tiling.height * self.tiling.rows * self.tiling.cols * self.p.computing.itemsize
         return max(2, min(16, 2**22 // one))
 
@@ -348,7 +351,7 @@ class Grid:
 
     @cached_property
     def _words(self) -> Callable[[Shape, int, int, int, int, int], Array | None]:
-        return lru_cache(maxsize=self.words_kept)(self._make_words)
+        return lru_cache(maxsize=self.words_kept if self.together[1] == 1 else 16)(self._make_words)
 
     def _make_words(self, lead: Shape, start: int, stop: int, first: int, last: int, repeated: int) -> Array:
         bits = self._tile_words(lead, slice(start, stop), slice(first, last))

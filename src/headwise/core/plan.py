@@ -129,7 +129,8 @@ def _bytes(grid: Grid, threads: int, n_tasks: int) -> int:
     each += 3 * size * n_rows * cols if hides else 0  # a tile of it, and where it is -inf
     each += n_rows * d_v * (1 + 2 * (p.dtype != p.computing))  # what a check or a cast of the results takes
     each += n_rows * d_v * size if first_path(p) is EXACT else 0  # what is rescaled
-    kept = grid.words_kept * tile * size if words else 0
+    kept = grid.words_kept * (tile if words else grid.tiling.height * grid.tiling.rows + cols) * size
+    kept = 0 if grid.rule is None else kept
     n_tiles = len(grid.edges())
     strips = 192 * (min(4096, 8 * n_tiles) + (threads + 2) * n_tiles)
     return int(threads * (each + 2**17) + kept + strips + 320 * n_tasks)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from strategies import Ruled, build_rule, leads, rules, score_lead
 
 from headwise import alibi, attention_plan, masks
-from headwise.core.grid import Grid, Stacking, grid_of
+from headwise.core.grid import Grid, Stacking, backward_grid, grid_of
 from headwise.core.masks import ALL, NONE, SOME, UNSURE
 from headwise.core.shapes import Problem, problem
 
@@ -184,6 +184,12 @@ def assert_steps(grid: Grid, dense: Any, at: Index, span: slice, backwards: bool
             assert set(np.unique(seen).tolist()) <= {0, int(np.iinfo(seen.dtype).max)}
             np.testing.assert_array_equal(seen != 0, dense[strip.rows, strip.cols])
             assert (bits.shape[:2], seen.dtype.itemsize) == ((len(mine), grid.block(span)), grid.p.computing.itemsize)
+        for r in (1, 3):  # each query as often as it has heads
+            words = grid.words(at, strip, r)
+            assert (words is None) == (bits is None)
+            if words is not None:
+                assert words.dtype == seen.dtype
+                np.testing.assert_array_equal(words != 0, np.repeat(dense[strip.rows, strip.cols], r, axis=0))
         for b in mine:
             visited[b].append(strip.cols)
     for one, other in pairwise(steps.strips):  # blocks that lie together are taken together
@@ -359,6 +365,34 @@ def test_sizes_do_not_depend_on_company(sizes: tuple[int, int, int], dtype: Any,
     assert 1 <= tiling.rows <= n_q
     assert 1 <= tiling.cols <= n_k
     assert tiling.rows * tiling.height <= n_q
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("sizes", [(1, 1, 1), (1, 513, 64), (70, 90, 8), (777, 512, 64), (2048, 4096, 128)], ids=str)
+def test_sums_of_gradients_do_not_depend_on_company(sizes: tuple[int, int, int], options: str) -> None:
+    """Tiles, and how many of the heads that share keys are taken together."""
+    n_q, n_k, d = sizes
+    found = set()
+    for batch in (1, 3, 40):
+        for threads in (None, 1, 2, 7):
+            shapes = (batch, 8, n_q, d), (batch, 2, n_k, d), (batch, 2, n_k, d)
+            q, k, v = (np.broadcast_to(np.float32(0), shape) for shape in shapes)
+            grid = backward_grid(checked(q, k, v, **OPTIONS[options], rng=0), threads)
+            found.add((grid.tiling, grid.together[1], grid.key_lead[1:]))
+            assert grid.key_lead[0] == batch
+            assert grid.together[0] >= 1
+    ((tiling, r, (n_groups, apart)),) = found
+    assert (n_groups, apart) == (2, 1)
+    assert 1 <= r <= 4
+    assert tiling.rows * tiling.height <= n_q
+    assert tiling.cols <= n_k
+
+
+def test_where_heads_are_gone_through_one_by_one_each_has_sums_of_its_own() -> None:
+    q, k = np.zeros((3, 8, 20, 4)), np.zeros((3, 2, 30, 4))
+    mask = np.arange(8)[:, None, None] > np.zeros((20, 30))
+    assert backward_grid(checked(q, k, k, mask), 1).key_lead == (3, 2, 4)
+    assert backward_grid(checked(q, k, k), 1).key_lead == (3, 2, 1)
 
 
 def test_the_values_of_a_mask_do_not_change_sizes() -> None:

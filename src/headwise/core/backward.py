@@ -283,7 +283,7 @@ class Backward(Call):
             np.multiply(weights, after, out=weights)
         if p.softcap is not None:
             self.cap(weights, path.unit, tanh)
-        bits = self.grid.words(lead, strip, _n_grouped(some.task)) if strip.masked else None
+        bits = self.grid.words(lead, strip, _n_grouped(some.task))
         if p.bias is not None:
             bits = self.add_bias(some.task, strip, weights, bits, path.unit)
         if some.raw:

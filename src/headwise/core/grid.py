@@ -347,10 +347,12 @@ class Grid:
 
     def words(self, lead: Shape, strip: Strip, repeated: int) -> Array | None:
         """Words as of `bits`, as (rows * repeated, cols) with neighbouring rows alike; None if all may attend."""
+        if not strip.masked:
+            return None
         return self._words(lead, strip.rows.start, strip.rows.stop, strip.cols.start, strip.cols.stop, repeated)
 
     @cached_property
-    def _words(self) -> Callable[[Shape, int, int, int, int, int], Array | None]:
+    def _words(self) -> Callable[[Shape, int, int, int, int, int], Array]:
         return lru_cache(maxsize=self.words_kept if self.together[1] == 1 else 16)(self._make_words)
 
     def _make_words(self, lead: Shape, start: int, stop: int, first: int, last: int, repeated: int) -> Array:

@@ -400,7 +400,7 @@ BACKWARD_FAULTS = {
         (
             BACKWARD,
             "            yield Tile(",
-            "            if tanh is not None:\n                d_scores *= 1 - tanh**2\n            yield Tile(",
+            "            if tanh.size:\n                d_scores *= 1 - tanh**2\n            yield Tile(",
         )
     ],
     "a bias of one item for all": [

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import headwise as hw
-from headwise import cli, console, demo, files, masks
+from headwise import cli, console, demo, files, induction, masks
 from headwise.bench import cases, measure, peers
 from headwise.cli import main
 from headwise.core import workers
@@ -128,6 +128,55 @@ def test_demo_as_json_is_one_object(capsys: Capture) -> None:
     assert value["long"].keys() == {"shape", "seconds", "peak", "scores", "plan"}
     assert value["long"]["plan"]["scores"] == [1, 1500, 1500]
     assert "grid" not in value["long"]["plan"]
+
+
+def test_the_induction_demo_shows_a_sequence_its_heads_and_the_stripe(capsys: Capture) -> None:
+    assert main(["demo", "--induction", "--seed", "5"]) == 0
+    text, errors = capsys.readouterr()
+    result = demo.induction_demo(5)
+    assert errors == ""
+    assert re.search(rf"^sequence +{re.escape(result.tokens)}  \(", text, re.MULTILINE)
+    assert re.search(rf"^predicted +{re.escape(result.predicted)}  \(", text, re.MULTILINE)
+    for score in result.found.heads:
+        row = rf"^ +{score.layer} +{score.head} +{score.previous:.2f} +{score.induction:.2f} +{score.without:.1%}$"
+        assert re.search(row, text, re.MULTILINE)
+    assert f"\nLayer {result.head.layer}, head {result.head.head}: the weights of each query (row) on each key" in text
+    picture = console.heatmap(result.weights, result.tokens, result.tokens)
+    assert picture in text
+    rows = [line.partition("|")[2] for line in picture.splitlines() if line.endswith("|")]
+    assert sum(rows[i][2 * (i - 15) : 2 * (i - 14)] == "██" for i in range(16, 31)) >= 13  # the stripe
+    assert f"loss      {result.found.judged.loss:.4f} nats\naccuracy  {result.found.judged.accuracy:.2%}\n" in text
+    assert [line for line in text.splitlines() if console.width(line) > 80] == []
+
+
+def test_the_induction_demo_comes_from_its_seed(capsys: Capture) -> None:
+    sequences = []
+    for more in ([], ["--seed", "0"], ["--seed", "1"]):
+        assert main(["demo", "--induction", *more]) == 0
+        sequences.append(capsys.readouterr().out.splitlines()[1])
+    assert sequences[0] == sequences[1] != sequences[2]
+
+
+def test_the_induction_demo_as_json_is_one_object(capsys: Capture) -> None:
+    assert main(["demo", "--induction", "--json"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value.keys() == {"tokens", "predicted", "found", "head", "weights", "size", "seconds"}
+    assert value["found"]["judged"]["accuracy"] > 0.97
+    assert len(value["found"]["heads"]) == 8
+    assert value["head"].keys() == {"layer", "head", "previous", "induction", "without"}
+    assert len(value["weights"]) == len(value["tokens"]) == len(value["predicted"]) == 32
+
+
+def test_a_damaged_model_is_one_line(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    def damaged(*_: Any) -> Any:
+        raise files.FileError("induction.npz: w_q: expected an undamaged file, got 'half of it'; copy or save it again")
+
+    monkeypatch.setattr(induction, "read_arrays", damaged)
+    assert main(["demo", "--induction"]) == 2
+    assert capsys.readouterr() == (
+        "",
+        "headwise demo: induction.npz: w_q: expected an undamaged file, got 'half of it'; copy or save it again\n",
+    )
 
 
 def test_a_damaged_sample_is_one_line(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -719,6 +768,17 @@ def test_a_mistake_in_a_real_process(folder: Path, arguments: list[str]) -> None
         (["demo", "--head", "12"], r"headwise demo: --head: expected 0 to 11, got 12; the sample has 12 heads"),
         (["demo", "--head", "-1"], r"headwise demo: --head: expected 0 to 11, got -1; .*"),
         (["demo", "--head", "three"], r"headwise demo: argument --head: expected an integer, got 'three'; .* -h"),
+        (
+            ["demo", "--induction", "--head", "0"],
+            r"headwise demo: --induction: expected neither --head nor --causal with it, .*, got --head; .* demo -h",
+        ),
+        (["demo", "--causal", "--induction", "--head", "0"], r"headwise demo: .*, got --head, --causal; see .*"),
+        (
+            ["demo", "--seed", "0"],
+            r"headwise demo: --seed: expected --induction with it, got none; see headwise demo -h",
+        ),
+        (["demo", "--induction", "--seed", "-1"], r"headwise demo: argument --seed: expected .* >= 0, got '-1'; .* -h"),
+        (["demo", "--induction", "--seed", "x"], r"headwise demo: argument --seed: expected .* >= 0, got 'x'; .* -h"),
         (["demo", "more"], r"headwise demo: unrecognized arguments: more; see headwise -h"),
         (["info", "-x"], r"headwise info: unrecognized arguments: -x; see headwise -h"),
         (["bogus"], r"headwise: argument COMMAND: invalid choice: 'bogus' .*; see headwise -h"),
@@ -951,6 +1011,17 @@ def test_a_terminal_gets_colours_and_the_same_words(capsys: Capture, monkeypatch
     assert "\x1b[" not in on_a_terminal("demo", TERM="dumb")
 
 
+@pytest.mark.skipif(os.name == "nt", reason="no terminals to open")
+def test_the_stripe_is_coloured_on_a_terminal(capsys: Capture) -> None:
+    pytest.importorskip("rich")
+    shown = on_a_terminal("demo", "--induction")
+    assert main(["demo", "--induction"]) == 0
+    picture = [line for line in capsys.readouterr().out.splitlines() if line.endswith("|")]
+    uncoloured = re.sub(r"\x1b\[[0-9;]*m", "", shown).replace("\r", "").splitlines()
+    assert [line for line in uncoloured if line.endswith("|")] == picture
+    assert shown.count("\x1b[91m██") > 13
+
+
 WITHOUT_RICH = "import sys; sys.modules['rich'] = None\n"
 CLEARED = {True: "\x1b[?25h\r\x1b[1A\x1b[2K", False: "\r" + " " * 99 + "\r"}
 either = pytest.mark.parametrize("rich", [True, False])
@@ -1032,7 +1103,7 @@ def test_an_interrupt_takes_the_bar_away(folder: Path, rich: bool) -> None:
 def test_the_commands_need_no_rich(folder: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "rich", None)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    for arguments in (["demo"], ["attend", "in.npz", "--weights"], ["info"]):
+    for arguments in (["demo"], ["demo", "--induction"], ["attend", "in.npz", "--weights"], ["info"]):
         assert main(arguments) == 0
         text, errors = capsys.readouterr()
         assert text

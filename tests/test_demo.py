@@ -11,7 +11,7 @@ import pytest
 from threadpoolctl import threadpool_info, threadpool_limits
 
 import headwise as hw
-from headwise import demo, masks
+from headwise import demo, induction, masks
 from headwise.core import workers
 from headwise.core.shapes import Array
 from headwise.demo import array_letters, attend, figures, load_sample, summarise
@@ -122,6 +122,36 @@ def test_a_head_over_one_token() -> None:
 
 def test_even_weights_have_the_largest_entropy() -> None:
     assert summarise(0, np.full((8, 8), 1 / 8, np.float32)).entropy == pytest.approx(3)
+
+
+# ----------------------------------------------------------------------------------------- induction
+def test_the_small_model_at_work_on_one_new_sequence() -> None:
+    result = demo.induction_demo(3)
+    model = induction.load()
+    tokens = induction.unseen(3, 1, 16)
+    assert result.tokens == "".join(induction.NAMES[token] for token in tokens[0])
+    assert result.tokens[:16] == result.tokens[16:]
+    assert result.predicted[:17] == "." * 17
+    right = sum(a == b for a, b in zip(result.predicted[17:], result.tokens[17:], strict=True))
+    assert right / 15 == induction.judge(induction.forward(model, tokens).logits, tokens).accuracy
+    assert right >= 14
+    assert result.found == induction.examine(model, 3)
+    assert result.head == max(result.found.heads, key=lambda score: score.induction)
+    layer = induction.forward(model, tokens).layers[result.head.layer]
+    q, k, v = (x[0, result.head.head] for x in (layer.q, layer.k, layer.v))
+    _, weights = hw.scaled_dot_product_attention(q, k, v, causal=True)
+    np.testing.assert_allclose(result.weights, weights, atol=1e-6)
+    assert result.size == sum(weight.size for weight in model.values())
+    assert result.seconds > 0
+
+
+def test_a_model_that_cannot_do_it_is_not_said_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    random = {name: np.random.default_rng(0).permuted(weight) for name, weight in induction.load().items()}
+    monkeypatch.setattr(induction, "load", lambda: random)
+    result = demo.induction_demo()
+    assert result.found.judged.accuracy < 0.2
+    assert result.found.judged.loss > 2
+    assert sum(a == b for a, b in zip(result.predicted[17:], result.tokens[17:], strict=True)) < 8
 
 
 # -------------------------------------------------------------------------------------------- attend

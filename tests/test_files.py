@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from headwise import files
-from headwise.files import FileError, array_names, check_target, read_arrays, shown, write_arrays
+from headwise.files import FileError, array_names, check_target, read_arrays, shown, write_arrays, write_bytes
 
 ARRAYS = {
     "half": np.arange(6, dtype=np.float16).reshape(2, 3),
@@ -558,6 +558,22 @@ def test_windows_renames_which_there_replaces_nothing(tmp_path: Path, monkeypatc
         patch.setattr(files.os, "name", "nt")
         files._publish("new", "out.npz", force=False)
     assert renamed == [("new", "out.npz")]
+
+
+def test_bytes_are_written_as_arrays_are(tmp_path: Path) -> None:
+    path = tmp_path / "out.png"
+    with pytest.raises(
+        FileError, match=r"out\.npz: expected a name that ends in \.png, got another; name the output so"
+    ):
+        write_bytes(tmp_path / "out.npz", b"1", ending=".png")
+    write_bytes(path, b"1", ending=".png")
+    with pytest.raises(FileError, match=r"out\.png: expected a new name, got one that exists; .* --force"):
+        write_bytes(path, b"2", ending=".png")
+    assert path.read_bytes() == b"1"
+    path.chmod(0o604)
+    write_bytes(path, b"2", ending=".png", force=True)
+    assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"2", 0o604)
+    assert only(tmp_path) == ["out.png"]
 
 
 def test_no_error_says_more_than_its_file(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from headwise import __version__, console, demo
+from headwise import __version__, console, demo, induction
 from headwise.bench import cases, page, peers, report
 from headwise.bench.agreement import BenchError
 from headwise.bench.conditions import usable_cores
@@ -23,7 +23,15 @@ from headwise.bench.measure import Outcome, bench
 from headwise.core.shapes import Array
 from headwise.files import FileError, check_target, listed, shown, write_arrays
 
-_GLUED = ("--window", "--scale", "--softcap", "--head", "--threads", "--repeat")  # their values may begin with a dash
+_GLUED = (
+    "--window",
+    "--scale",
+    "--softcap",
+    "--head",
+    "--threads",
+    "--repeat",
+    "--seed",
+)  # their values may begin with a dash
 _COMMANDS = ("demo", "attend", "info", "bench")
 _WIDTH = 80  # columns, of lines that can be folded
 _PATIENCE = 0.5  # seconds that a run may take before a bar is drawn
@@ -55,6 +63,13 @@ def _count(text: str) -> int:
         if (number := _integer(text)) >= 1:
             return number
     raise argparse.ArgumentTypeError(f"expected an integer >= 1, got '{shown(text, 60)}'")
+
+
+def _seed(text: str) -> int:
+    with suppress(argparse.ArgumentTypeError):
+        if (number := _integer(text)) >= 0:
+            return number
+    raise argparse.ArgumentTypeError(f"expected an integer >= 0, got '{shown(text, 60)}'")
 
 
 def _threads(text: str) -> int:
@@ -145,6 +160,9 @@ def _command(commands: Any, name: str, text: str, example: str) -> argparse.Argu
 def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--head", type=_integer, metavar="H", help="the head of the sentence to draw, from 0")
     parser.add_argument("--causal", action="store_true", help="no token of the sentence sees a later one")
+    small = "instead, a small transformer on sequences that repeat themselves: its induction heads at work"
+    parser.add_argument("--induction", action="store_true", help=small)
+    parser.add_argument("--seed", type=_seed, metavar="N", help="of those sequences (default 0)")
     parser.set_defaults(run=_run_demo)
 
 
@@ -196,6 +214,8 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
 
 # ------------------------------------------------------------------------------------------ printing
 def _run_demo(options: argparse.Namespace) -> str:
+    if options.induction or options.seed is not None:
+        return _run_induction(options)
     try:
         result = demo.demo(options.head, options.causal)
     except FileError:  # a ValueError too: the sample itself is damaged
@@ -229,6 +249,44 @@ def _demo_text(result: demo.Demo, look: console.Look) -> str:
             console.facts(ends, look),
             _classic_text(result.classic, look),
             _long_text(result.long, look),
+        ]
+    )
+
+
+def _run_induction(options: argparse.Namespace) -> str:
+    if not options.induction:
+        raise _UsageError("--seed: expected --induction with it, got none; see headwise demo -h")
+    others = ["--head"] * (options.head is not None) + ["--causal"] * options.causal
+    if others:
+        expected = "expected neither --head nor --causal with it, which are of the sentence"
+        raise _UsageError(f"--induction: {expected}, got {listed(others)}; see headwise demo -h")
+    result = demo.induction_demo(options.seed or 0)
+    return console.as_json(result) if options.json else _induction_text(result, console.look(sys.stdout))
+
+
+def _induction_text(result: demo.InductionDemo, look: console.Look) -> str:
+    found, head = result.found, result.head
+    about = [
+        ("model", f"attention alone, {result.size:,} weights, trained by examples/induction.py"),
+        ("sequence", f"{result.tokens}  (random, then the same again)"),
+        ("predicted", f"{result.predicted}  (each before it is seen)"),
+    ]
+    drawn = f"Layer {head.layer}, head {head.head}: the weights of each query (row) on each key (column)"
+    stripe = "An induction head: from a token seen before to the one that came after it."
+    title = "Heads: mean weights, and the model without each"
+    ends = [
+        ("judged", f"the repeated half of {found.sequences} other sequences of 2 x {found.half} tokens"),
+        ("loss", f"{found.judged.loss:.4f} nats"),
+        ("accuracy", f"{found.judged.accuracy:.2%}"),
+        ("time", console.duration(result.seconds)),
+    ]
+    return "\n\n".join(
+        [
+            console.facts(about, look),
+            console.table(title, induction.COLUMNS, induction.rows(found.heads), look),
+            f"{drawn}\n{stripe}",
+            console.heatmap(result.weights, result.tokens, result.tokens, look),
+            console.facts(ends, look),
         ]
     )
 

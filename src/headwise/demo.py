@@ -18,6 +18,7 @@ import numpy as np
 from threadpoolctl import threadpool_info, threadpool_limits  # type: ignore[import-untyped]
 
 import headwise
+from headwise import induction
 from headwise.bench.conditions import simd
 from headwise.bench.memory import growth
 from headwise.core import masks, workers
@@ -31,6 +32,7 @@ PRONOUNS = 3  # the head of the sample that is shown unasked: its pronouns look 
 OPTIONAL = ("mask", "bias", "lengths", "sinks")  # what `attend` uses of a file besides q, k and v
 MOST_THREADS = 4096  # as for the engine
 LONG = 20_000  # tokens of the demo's long run
+_DRAWN_HALF = 16  # tokens of each half of the sequence whose weights are drawn: its picture fits 80 columns
 _HELD = 6  # arrays of the size of the scores that the definition holds at once: 4 to 7 were measured
 _TRACED = 1e9  # operations up to which the engine's memory is traced: tracing slows a long run by a third and more
 _Made = tuple[Array, Array, Array | None, AttentionPlan | None, float, int | None, str]  # as in Attended
@@ -205,6 +207,55 @@ def _long_run(n_tokens: int) -> LongRun:
     _, _, peak = _traced(run)
     _, seconds = _timed(run)
     return LongRun(q.shape, seconds, peak, n_tokens**2 * q.itemsize, attention_plan(q, k, v, causal=True))
+
+
+class InductionDemo(NamedTuple):
+    """The small transformer that comes with the package, on sequences that it was not trained on."""
+
+    tokens: str  # one of them, a character for each token
+    predicted: str  # what the model took each token for, before it saw it; '.' where nothing could tell
+    found: induction.Examined  # on longer ones, and more of them
+    head: induction.HeadScore  # the strongest induction head, there
+    weights: Array  # (n, n), what that head does in the first sequence
+    size: int  # of all weights of the model
+    seconds: float
+
+
+def induction_demo(seed: int = 0) -> InductionDemo:
+    """Run a small transformer on sequences that repeat themselves, and find out which of its heads do what.
+
+    Parameters
+    ----------
+    seed : int
+        Of the sequences, at least 0.
+
+    Returns
+    -------
+    InductionDemo
+
+    Examples
+    --------
+    >>> result = induction_demo()
+    >>> result.found.judged.accuracy > 0.97, result.head.induction > 0.5, result.weights.shape
+    (True, True, (32, 32))
+    """
+    model = induction.load()
+    start = time.perf_counter()
+    found = induction.examine(model, seed)
+    _, head = induction.leading(found.heads)
+    tokens = induction.unseen(seed, 1, _DRAWN_HALF)
+    steps = induction.forward(model, tokens)
+    queries, _ = induction.predictions(tokens)
+    likeliest = steps.logits[0, queries].argmax(axis=-1)
+    return InductionDemo(
+        tokens="".join(induction.NAMES[token] for token in tokens[0]),
+        predicted="." * (queries.start + 1) + "".join(induction.NAMES[token] for token in likeliest),
+        found=found,
+        head=head,
+        weights=induction.attention_weights(steps)[head.layer][0, head.head],
+        size=sum(weight.size for weight in model.values()),
+        seconds=time.perf_counter() - start,
+    )
 
 
 class Figures(NamedTuple):

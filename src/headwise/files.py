@@ -1,7 +1,7 @@
 """Arrays out of .npz files and folders of .npy files, safely, and into .npz files, whole or not at all; texts too.
 
 Everything is checked before anything is allocated, nothing is ever unpickled, and nothing here knows what the
-arrays mean.
+arrays mean. Bytes that others have made, such as a picture's, are written as arrays are.
 """
 
 import io
@@ -294,21 +294,23 @@ def _read_member(where: str, opened: Callable[[str], tuple[IO[bytes], int]]) -> 
             return _read_npy(stream, held, where)
 
 
-def check_target(path: PathLike, *, force: bool = False, source: PathLike | None = None) -> None:
-    """Raise a FileError where `write_arrays` could not write, before the work whose result it is to write.
+def check_target(path: PathLike, *, force: bool = False, source: PathLike | None = None, ending: str = ".npz") -> None:
+    """Raise a FileError where `write_arrays` or `write_bytes` could not write, before the work whose result it is.
 
     Parameters
     ----------
     path : str or path-like
-        The .npz file to be.
+        The file to be.
     force : bool
         Whether an existing file may be replaced.
     source : str or path-like, optional
         The file that is read: it is never replaced by what is made of it.
+    ending : str
+        What its name must end in: .npz for `write_arrays`.
     """
     where = shown(path, 1000)
-    if not os.fspath(path).lower().endswith(".npz"):
-        raise _error(where, "a name that ends in .npz", "another", "name the output so")
+    if not os.fspath(path).lower().endswith(ending):
+        raise _error(where, f"a name that ends in {ending}", "another", "name the output so")
     check_folder(path)
     if source is not None and os.path.exists(path) and os.path.exists(source) and os.path.samefile(path, source):
         raise _error(where, "another file than the input", "the input itself", "name another")
@@ -372,6 +374,29 @@ def write_arrays(path: PathLike, arrays: Mapping[str, NDArray[Any]], *, force: b
         _check_writable(f"{where}: {shown(name, 60)}", name, array)
     total = sum(array.nbytes for array in arrays.values())
     _write_whole(path, lambda temporary: _write_npz(temporary, arrays, _mode_of(path)), total, force)
+
+
+def write_bytes(path: PathLike, data: bytes, *, ending: str, force: bool = False) -> None:
+    """Write a file whole or not at all, as `write_arrays` does.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file.
+    data : bytes
+        All that it is to hold.
+    ending : str
+        What its name must end in, such as .png.
+    force : bool
+        Replace an existing file.
+
+    Raises
+    ------
+    FileError
+        The target has another ending, exists, is a folder, cannot be written to, or the disk is full.
+    """
+    check_target(path, force=force, ending=ending)
+    _write_whole(path, lambda temporary: _write_bytes(temporary, data, _mode_of(path)), len(data), force)
 
 
 def read_text(path: PathLike) -> str:

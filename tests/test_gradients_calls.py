@@ -80,10 +80,13 @@ def test_nothing_given_is_written_to_and_the_callers_error_state_does_no_harm() 
     before = [x.copy() for x in (q, k, v, d_out)]
     for x in (q, k, v, d_out):
         x.flags.writeable = False
+    half = [x.astype(np.float16) for x in (q, k, 1e-5 * v)]
     with np.errstate(all="raise"):
         out, vjp = hw.attention_vjp(1e-30 * q, k, 1e30 * v, masks.lengths([0, 30]))
         vjp(d_out)
         hw.softmax_vjp([-1e5, 0.0])[1]([1.0, 1.0])
+        hw.softmax_vjp(np.array([-9.0, 9.0], np.float16))[1]([1e-5, 1.0])
+        hw.attention_vjp(*half)[1](1e-6 * d_out)
     assert out.flags.writeable
     for x, was in zip((q, k, v, d_out), before, strict=True):
         np.testing.assert_array_equal(x, was)
@@ -117,6 +120,20 @@ def test_progress_counts_pairs_in_both_passes() -> None:
     vjp(np.ones((1, 2, 300, 4)))
     assert seen[-1] == (2 * 300 * 300,) * 2
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_progress_counts_the_pass_of_a_bias_too() -> None:
+    seen: list[tuple[int, int]] = []
+    q, k, v = qkv(0, 1, 2, 300, 4)
+    for bias in (np.zeros((300, 300)), np.zeros((2, 1, 300))):
+        _, vjp = hw.attention_vjp(q, k, v, bias=bias, threads=1, progress=lambda *counts: seen.append(counts))
+        del seen[:]
+        vjp(np.ones((1, 2, 300, 4)))
+        total = 2 * 2 * 300 * 300
+        assert {each for _, each in seen} == {total}
+        assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+        assert (total // 2, total) in seen
+        assert seen[-1] == (total, total)
 
 
 def test_what_progress_raises_ends_the_call() -> None:
@@ -153,12 +170,18 @@ def test_a_vjp_may_be_called_from_many_threads_at_once() -> None:
         assert [x.tobytes() for x in each[:3]] == [x.tobytes() for x in wanted[:3]]
 
 
-@pytest.mark.parametrize("options", [{}, {"causal": True, "softcap": 5.0, "dropout": 0.1, "rng": 0}], ids=str)
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"causal": True, "softcap": 5.0, "dropout": 0.1, "rng": 0}, {"bias": "row"}, {"scale": 300.0}],
+    ids=str,
+)
 def test_memory_is_linear(options: dict[str, Any]) -> None:
     """Twice as long takes twice as much, far below what scores would take (64 and 256 MiB)."""
     extra = []
     for n in (4096, 8192):
         q, k, v = qkv(0, n, 8)
+        if "bias" in options:
+            options = {"bias": np.zeros((1, n))}
         tracemalloc.start()
         out, vjp = hw.attention_vjp(q, k, v, threads=2, **options)
         gradients = vjp(out)

@@ -96,12 +96,39 @@ def test_keys_with_a_large_common_part() -> None:
     assert np.abs(got - wanted).max() < 0.02 * np.abs(wanted).max()
 
 
-def test_no_weight_is_more_than_1() -> None:
-    """Scores of 1e8 in float32, rounded otherwise than in the forward pass."""
-    q, k, v = (RNG.standard_normal((6, 3)).astype(np.float32) for _ in range(3))
+@pytest.mark.parametrize(("n", "d", "size"), [(30, 64, 1e4), (30, 64, 1e6), (12, 128, 1e4), (1, 3, 1e8)])
+@pytest.mark.parametrize("scale", [None, 3.0])
+def test_rows_of_weights_sum_to_1_however_scores_are_rounded(n: int, d: int, size: float, scale: Any) -> None:
+    """Scores so large that another order of adding up, in tiles of another shape, changes them by 1 or more."""
+    q, k, v, d_out = RNG.standard_normal((4, n, d)).astype(np.float32)
+    sinks = np.array([1e3])
+    for options in ({}, {"sinks": sinks}, {"causal": True}):
+        out, vjp = attention_vjp(size * q, k, v, scale=scale, **options)
+        np.testing.assert_allclose(vjp(np.ones_like(d_out)).v.sum(), out.size - np.isclose(out, 0).sum(), rtol=1e-5)
+    mask = np.arange(n) != np.arange(n)[:, None] * 0 + 1
     with in_tiles(1, 1):
-        _, vjp = attention_vjp(1e4 * q, 1e4 * k, v)
-        assert np.abs(vjp(np.ones((6, 3))).v).max() <= 6
+        _, vjp = attention_vjp(size * q, k, v, mask & (np.arange(n) > 1)[:, None], scale=scale)
+        got = vjp(d_out).v
+    np.testing.assert_allclose(got.sum(axis=0), d_out[2:].sum(axis=0), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("power", [-20, -30, -60])
+def test_small_gradients_of_large_scores(power: int) -> None:
+    """Of a row whose reference was that of the last keys, which are far below the first."""
+    (q, k, v), d_out, _ = made("large", dtype=np.float32, n_groups=H)
+    k[..., :5, :] += 3 * np.sign(q[..., :1, :])
+    for bias in (None, np.zeros(1)):
+        _, vjp = attention_vjp(q, k, v, bias=bias)
+        small, usual = vjp(np.float32(2.0**power) * d_out), vjp(d_out)
+        for name in "qkv":
+            near = 1e-6 * np.abs(getattr(usual, name)).max()
+            np.testing.assert_allclose(getattr(small, name) * 2.0**-power, getattr(usual, name), rtol=1e-5, atol=near)
+
+
+def test_a_weight_too_small_for_its_type_is_0() -> None:
+    k, v = np.array([[0.0], [-500.0]], np.float32), np.ones((2, 1), np.float32)
+    _, vjp = attention_vjp(np.ones((1, 1), np.float32), k, v)
+    assert vjp([[1.0]]).v.ravel().tolist() == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(("size", "power"), [(-30.0, 95), (45.0, -66)])
@@ -126,6 +153,14 @@ def test_softmax() -> None:
         y, vjp = softmax_vjp(x, axis)
         wanted = y * (d_y - (y * d_y).sum(axis=axis, keepdims=True))
         np.testing.assert_allclose(vjp(d_y), wanted, rtol=0, atol=1e-15)
+    y, vjp = softmax_vjp(x)
+    before = vjp(d_y)
+    y[...] = 7  # the caller's own
+    np.testing.assert_array_equal(vjp(d_y), before)
+    half = np.linspace(-2, 2, 50).astype(np.float16)
+    _, exact = softmax_vjp(half.astype(np.float64))
+    far = 1000 + half.astype(np.float64)
+    np.testing.assert_allclose(softmax_vjp(half)[1](far), exact(far), rtol=0.02, atol=2e-5)
     y, vjp = softmax_vjp([[-np.inf, -np.inf]])
     np.testing.assert_array_equal(vjp([[np.nan, np.inf]]), [[0, 0]])
 

@@ -343,7 +343,9 @@ BACKWARD_FAULTS = {
     "a scale that does not fit its type": [
         (BACKWARD, "product_dtype(x.dtype, scale).type(scale)", "x.dtype.type(scale)")
     ],
-    "mask ignored in backward": [(BACKWARD, "        if bits is not None:\n            _clear(weights, bits)\n", "")],
+    "mask ignored in backward": [
+        (BACKWARD, "            if bits is not None:\n                _clear(weights, bits)\n", "")
+    ],
     "a product that overflows behind a mask": [(BACKWARD, "_clear(d_scores, bits)  # 0 * inf", "pass")],
     "words of the mask for heads in turn": [
         (GRID, "np.repeat(bits.swapaxes(-1, -2), repeated, axis=-1)", "np.tile(bits.swapaxes(-1, -2), repeated)")
@@ -383,17 +385,20 @@ BACKWARD_FAULTS = {
         (BACKWARD, "            g[dead], delta[dead] = 0, 0\n", "            g[dead] = 0\n")
     ],
     "0 * nan in dead queries": [(BACKWARD, "q = np.where(dead[..., None], 0, q)", "pass")],
-    "dead rows by their totals alone": [(ENGINE, "np.where(blind, 0, whole.total)", "whole.total")],
+    "dead rows by their totals alone": [(ENGINE, "np.where(blind, 0, self.whole.total)", "self.whole.total")],
     "every number taken for finite": [(BACKWARD, "in np.flatnonzero(lost).tolist()", "in ()")],
     "rows that do not sum to 1": [
         (BACKWARD, "*q.shape), self.scales[path]\n", "*q.shape), self.scales[path]\n        scale = scale * 1.00001\n")
     ],
-    "all rows taken for raw": [(BACKWARD, "RAW if raw.all() else REFERENCE\n", "RAW\n")],
-    "one row not raw, none raw": [(BACKWARD, "not (careful or raw.any() != raw.all())", "not careful")],
-    "weights of more than 1": [
-        (BACKWARD, "            np.minimum(weights, some.total[:, rows, None], out=weights)\n", "")
+    "all rows taken for raw": [(BACKWARD, "RAW if raw.all() and not unsure else REFERENCE\n", "RAW\n")],
+    "one row not raw, none raw": [(BACKWARD, "raw.any() != raw.all() or ", "")],
+    "totals never made again": [(BACKWARD, "unsure = ~(reach <= _APART)", "unsure = reach < 0")],
+    "totals made again without sinks": [
+        (BACKWARD, "if self.sinks is not None:\n            sinks = self", "if False:\n            sinks = self")
     ],
-    "totals of any size": [(ENGINE, "far = ~((peak == 0) & moderate(total))", "far = ~(peak == 0)")],
+    "totals of any size": [(ENGINE, "(peak == 0) & moderate(total)", "(peak == 0)")],
+    "references far from the sum": [(ENGINE, "recentred(total, peak)", "(total, peak)")],
+    "a floor under weights": [(BACKWARD, "some.peak[:, rows], vanishing_exp", "some.peak[:, rows], floored_exp")],
     "slope of the softcap forgotten": [(BACKWARD, "np.multiply(d_capped, slope, out=d_capped)", "pass")],
     "slope of the softcap over nan": [(BACKWARD, "np.copyto(d_capped, 0, where=~visible)", "pass")],
     "slope of the softcap in the bias": [
@@ -409,6 +414,8 @@ BACKWARD_FAULTS = {
     "sinks of the other sign": [(GRADIENTS, "-weight[..., 0] * delta", "weight[..., 0] * delta")],
     "sinks without delta": [(GRADIENTS, "-weight[..., 0] * delta", "-weight[..., 0]")],
     "sinks that are alone": [(GRADIENTS, "* delta, alone)", "* delta, 0)")],
+    "softmax rounded before its gradient": [(GRADIENTS, "weights = given.copy()", "weights = given.astype(dtype)")],
+    "softmax that the caller changes": [(GRADIENTS, "weights = given.copy()", "weights = given")],
     "softmax without its sum": [(GRADIENTS, "(moved - (weights * moved).sum(axis=axis, keepdims=True))", "moved")],
     "softmax along the last axis": [(GRADIENTS, "(weights * moved).sum(axis=axis,", "(weights * moved).sum(axis=-1,")],
 }

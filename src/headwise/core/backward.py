@@ -19,9 +19,23 @@ from headwise.core.call import Call
 from headwise.core.dropout import Keep
 from headwise.core.engine import Rows, as_readable
 from headwise.core.grid import Grid, Steps, Strip, Task
-from headwise.core.paths import RAW, REFERENCE
+from headwise.core.paths import RAW, REFERENCE, Path
 from headwise.core.shapes import Array, Problem, Shape, product_dtype
-from headwise.core.softmax import exponentials, in_memory_order, weighted_sum
+from headwise.core.softmax import (
+    Partial,
+    absorb,
+    empty_part,
+    exponentials,
+    floored_exp,
+    in_memory_order,
+    part,
+    recentred,
+    vanishing_exp,
+    weighted_sum,
+)
+
+# How far two ways of rounding may take a score: beyond, rows of weights that were made again would not sum to 1.
+_APART = 2.0**-16
 
 
 # ------------------------------------------------------------------------------------- what a task holds
@@ -77,6 +91,10 @@ class Keys(NamedTuple):
 
     k: Array  # (h, n_k, d_k)
     v: Array  # (h, n_k, d_v + 1), with a column of ones
+    length: Array  # (h,)  the norm of the longest key
+
+    def of(self, heads: slice) -> Keys:
+        return Keys(*(x[heads] for x in self))
 
 
 class Queries(NamedTuple):
@@ -91,7 +109,6 @@ class Queries(NamedTuple):
     delta: Array  # (h, M)  what every d_p of a row is compared with, over the total of its row
     beside: Array  # (h, M, d_v + 1)  g, and -delta in a last column
     peak: Array  # (h, M)
-    total: Array  # (h, M)
     dead: Array  # (h, M)  bool: sees no key
 
 
@@ -172,13 +189,12 @@ class Backward(Call):
         parts = self.parts(task, self.grid.spans())[share :: self.n_shares]
         keys = self.keys(scratch, task)
         lost = _Share(self, scratch, task.shared.start, keys, d_k, d_v).sum(parts, self.careful)
-        for i in np.flatnonzero(lost).tolist():
-            here = task.shared.start + i
+        for head in np.flatnonzero(lost).tolist():
+            i, here = slice(head, head + 1), task.shared.start + head
             self.wild.add((*task.outer, here))
             d_k[i], d_v[i] = 0, 0
-            alone = [part._replace(shared=slice(here, here + 1)) for part in parts]
-            own = (x[i : i + 1] for x in (*keys, d_k, d_v))
-            _Share(self, scratch, here, Keys(next(own), next(own)), *own).sum(alone, True)
+            alone = [each._replace(shared=slice(here, here + 1)) for each in parts]
+            _Share(self, scratch, here, keys.of(i), d_k[i], d_v[i]).sum(alone, True)
         self.join(task, share, d_k, d_v)
 
     def join(self, task: Task, share: int, d_k: Array, d_v: Array) -> None:
@@ -200,40 +216,65 @@ class Backward(Call):
         groups = [slice(i, min(n_grouped, i + step)) for i in range(0, n_grouped, step)]
         return [task._replace(grouped=group, rows=rows) for group in groups for rows in reversed(spans)]
 
-    def alike(self, part: Task, careful: bool) -> list[Task]:
-        """As it is where all its heads took one path; else, and where care is needed, head by head."""
-        heads = range(part.shared.start, part.shared.stop)
-        raw = self.given.rows.raw[part.heads][..., part.rows]
-        if len(heads) == 1 or not (careful or raw.any() != raw.all()):
-            return [part]
-        return [part._replace(shared=slice(i, i + 1)) for i in heads]
+    def alike(self, some: Task, keys: Keys, careful: bool) -> list[tuple[Task, bool]]:
+        """As it is where all its heads are treated alike; else, and where care is needed, head by head.
+
+        With each: whether the totals of its rows are to be added up again. ``keys`` are those of its heads.
+        """
+        heads, raw = range(some.shared.start, some.shared.stop), self.given.rows.raw[some.heads][..., some.rows]
+        q = self.q[some.heads][..., some.rows, :].astype(self.p.computing, copy=False)
+        longest = np.einsum("hrmd,hrmd->hrm", q, q).max(axis=(1, 2), initial=0)
+        reach = np.sqrt(longest) * keys.length * abs(self.p.scale) * np.finfo(self.p.computing).eps
+        unsure = ~(reach <= _APART)  # NaN too
+        if len(heads) == 1 or not (careful or raw.any() != raw.all() or unsure.any() != unsure.all()):
+            return [(some, bool(unsure.any()))]
+        return [(some._replace(shared=slice(i, i + 1)), bool(unsure[i - heads.start])) for i in heads]
 
     # --------------------------------------------------------------------------------------- queries
-    def queries(self, scratch: Scratch, task: Task, careful: bool) -> Queries:
+    def queries(self, scratch: Scratch, task: Task, keys: Keys, steps: Steps, careful: bool, unsure: bool) -> Queries:
         """What is needed of some queries against every tile of keys."""
         p, given, rows = self.p, self.given, (*task.heads, task.rows)
         peak, total, raw = (_together(x[rows]) for x in given.rows)
-        dead, path = total == 0, RAW if raw.all() else REFERENCE
-        weigh = np.divide(1, total, out=np.zeros_like(total), where=~dead)
-        d_out = _together(given.d_out[rows])
-        beside = scratch.shaped("g", *d_out.shape[:2], d_out.shape[2] + 1)
-        g = np.multiply(d_out, weigh[..., None], out=beside[..., :-1], casting="unsafe")
-        delta = np.einsum("hmd,hmd->hm", g, _together(given.out[rows]))
-        if given.d_lse is not None:
-            delta -= _together(given.d_lse[rows]) * weigh
-        if p.dropout:
-            np.divide(g, self.kept_part, out=g)
+        dead, path = total == 0, RAW if raw.all() and not unsure else REFERENCE
         q = _together(self.q[rows])
         q = q if q.dtype == p.computing and q.dtype.isnative else q.astype(p.computing)
         if dead.any():  # whatever they hold
             q = np.where(dead[..., None], 0, q)
+        scaled, (scale, _) = scratch.shaped("scaled", *q.shape), self.scales[path]
+        np.multiply(q, scale, out=scaled, dtype=scaled.dtype, casting="unsafe")
+        if unsure:
+            total, peak = self.sums_again(scratch, task, scaled, keys, steps)
+        weigh = np.divide(1, total, out=np.zeros_like(total), where=total != 0)
+        d_out = _together(given.d_out[rows])
+        beside = scratch.shaped("g", *d_out.shape[:2], d_out.shape[2] + 1)
+        g = np.multiply(d_out, weigh[..., None], out=beside[..., :-1], casting="unsafe")
+        # a row that is NaN is so even where values have no width
+        delta = np.einsum("hmd,hmd->hm", g, _together(given.out[rows])) if g.shape[-1] else 0 * weigh
+        if given.d_lse is not None:
+            delta -= _together(given.d_lse[rows]) * weigh
+        if p.dropout:
+            np.divide(g, self.kept_part, out=g)
+        if dead.any():
             g[dead], delta[dead] = 0, 0
         np.negative(delta, out=beside[..., -1])
         if p.sinks is not None:
             self.sums.delta[rows] = _apart(delta * total, _n_grouped(task))
-        scaled, (scale, _) = scratch.shaped("scaled", *q.shape), self.scales[path]
-        np.multiply(q, scale, out=scaled, dtype=scaled.dtype, casting="unsafe")
-        return Queries(task, path is RAW, careful, q, scaled, g, delta, beside, peak, total, dead)
+        return Queries(task, path is RAW, careful, q, scaled, g, delta, beside, peak, dead)
+
+    def sums_again(self, scratch: Scratch, task: Task, scaled: Array, keys: Keys, steps: Steps) -> tuple[Array, Array]:
+        """Totals and peaks (h, M) of the very scores that weights are going to be made from."""
+        whole, r = empty_part(scaled.shape[:2], 0, self.p.computing), _n_grouped(task)
+        for strip in steps.strips:
+            rows, k = _rows_of(strip.rows, task, r), keys.k[:, strip.cols]
+            scores, _, tanh, _ = scratch.room(len(k), rows.stop - rows.start, k.shape[1])
+            bits = self.score(task, strip, scaled[:, rows], k, REFERENCE, scores, tanh)
+            more = part(scores, keys.v[:, strip.cols, :0], bits=bits, exp=floored_exp)
+            absorb(Partial(*(x[:, rows] for x in whole)), more)
+        if self.sinks is not None:
+            sinks = self.sinks[task.heads][..., None]  # (h, r, 1)
+            sinks = _together(np.broadcast_to(sinks, (*sinks.shape[:2], scaled.shape[1] // r)))
+            absorb(whole, Partial(np.zeros((), sinks.dtype), (sinks > -np.inf).astype(sinks.dtype), sinks))
+        return recentred(whole.total, whole.peak)
 
     # ----------------------------------------------------------------------------------------- tiles
     def keys(self, scratch: Scratch, task: Task) -> Keys:
@@ -242,17 +283,23 @@ class Backward(Call):
         h, n_k, d_v = v.shape
         ready = scratch.shaped("v", h, n_k, d_v + 1)
         ready[..., :-1], ready[..., -1] = v, 1
-        return Keys(as_readable(k, None if self.grid.readable[0] else scratch.flat["k"]), ready)
+        k = as_readable(k, None if self.grid.readable[0] else scratch.flat["k"])
+        return Keys(k, ready, np.sqrt(np.einsum("hnd,hnd->hn", k, k).max(axis=1, initial=0)))
 
     def tiles(self, scratch: Scratch, some: Queries, keys: Keys, steps: Steps) -> Iterator[Tile]:
         """The weights and the gradients of the scores, strip by strip."""
-        task, p, r = some.task, self.p, _n_grouped(some.task)
-        lead, begin = self.grid.lead(task), task.rows.start
+        task, p, r, path = some.task, self.p, _n_grouped(some.task), RAW if some.raw else REFERENCE
         for strip in steps.strips:  # few lines and fewer calls: Python is slow while the cache holds scores
-            rows = slice((strip.rows.start - begin) * r, (strip.rows.stop - begin) * r)
+            rows = _rows_of(strip.rows, task, r)
             k, v = keys.k[:, strip.cols], keys.v[:, strip.cols]
             weights, d_scores, tanh, kept = scratch.room(len(k), rows.stop - rows.start, k.shape[1])
-            bits = self.weigh(some, strip, rows, k, lead, weights, tanh)
+            bits = self.score(task, strip, some.scaled[:, rows], k, path, weights, tanh)
+            if some.raw:
+                path.exp(weights, weights)
+            else:
+                exponentials(weights, some.peak[:, rows], vanishing_exp, weights)
+            if bits is not None:
+                _clear(weights, bits)
             if p.dropout:
                 dropped = self.kept_words(kept, task, strip)
                 np.matmul(some.g[:, rows], v[..., :-1].swapaxes(-1, -2), d_scores)
@@ -269,33 +316,21 @@ class Backward(Call):
                 visible = np.asarray(bits != 0)
             yield Tile(strip, rows, k, visible, weights, d_scores, tanh)
 
-    def weigh(
-        self, some: Queries, strip: Strip, rows: slice, k: Array, lead: Shape, weights: Array, tanh: Array
+    def score(
+        self, task: Task, strip: Strip, scaled: Array, k: Array, path: Path, scores: Array, tanh: Array
     ) -> Array | None:
-        """Write a strip's weights, times the totals of their rows; returns the words of who may attend to whom."""
-        p, path, scaled = self.p, RAW if some.raw else REFERENCE, some.scaled[:, rows]
-        if scaled.dtype == weights.dtype:
-            np.matmul(scaled, k.swapaxes(-1, -2), weights)
+        """Write the scores of a strip, as the engine does; returns the words of who may attend to whom."""
+        if scaled.dtype == scores.dtype:
+            np.matmul(scaled, k.swapaxes(-1, -2), scores)
         else:
-            weights[...] = scaled @ k.swapaxes(-1, -2).astype(scaled.dtype)
+            scores[...] = scaled @ k.swapaxes(-1, -2).astype(scaled.dtype)
         _, after = self.scales[path]
         if after is not None:
-            np.multiply(weights, after, out=weights)
-        if p.softcap is not None:
-            self.cap(weights, path.unit, tanh)
-        bits = self.grid.words(lead, strip, _n_grouped(some.task))
-        if p.bias is not None:
-            bits = self.add_bias(some.task, strip, weights, bits, path.unit)
-        if some.raw:
-            path.exp(weights, weights)
-        else:
-            # a floor would make something of a weight of 0, and keep it from making NaN of an infinite value
-            exponentials(weights, some.peak[:, rows], np.exp if some.careful else path.exp, weights)
-            # scores that are large and rounded otherwise than before would make weights of more than 1
-            np.minimum(weights, some.total[:, rows, None], out=weights)
-        if bits is not None:
-            _clear(weights, bits)
-        return bits
+            np.multiply(scores, after, out=scores)
+        if self.p.softcap is not None:
+            self.cap(scores, path.unit, tanh)
+        bits = self.grid.words(self.grid.lead(task), strip, _n_grouped(task))
+        return bits if self.p.bias is None else self.add_bias(task, strip, scores, bits, path.unit)
 
     def add_bias(self, task: Task, strip: Strip, scores: Array, bits: Array | None, unit: float) -> Array | None:
         """Add a tile of the bias; returns the words of who may attend to whom, to which ``-inf`` in it belongs."""
@@ -328,20 +363,20 @@ class _Share:
     def sum(self, parts: list[Task], careful: bool) -> Array:
         """All parts; returns which heads (h,) came out infinite or NaN."""
         lost = np.zeros(len(self.d_k), bool)
-        for part in parts:
-            for task in self.call.alike(part, careful):
+        for some in parts:
+            for task, unsure in self.call.alike(some, self.keys, careful):
                 heads = slice(task.shared.start - self.first, task.shared.stop - self.first)
-                lost[heads] |= self.sum_tiles(task, heads, careful)
+                lost[heads] |= self.sum_tiles(task, heads, careful, unsure)
         return lost | _wild(self.d_k) | _wild(self.d_v)
 
-    def sum_tiles(self, task: Task, heads: slice, careful: bool) -> Array:
+    def sum_tiles(self, task: Task, heads: slice, careful: bool, unsure: bool) -> Array:
         """The products with queries and keys, of some queries against all keys that they see."""
         call, r = self.call, _n_grouped(task)
-        some = call.queries(self.scratch, task, careful)
+        keys, d_k, d_v = self.keys.of(heads), self.d_k[heads], self.d_v[heads]
+        steps, mine, width = call.grid.steps(call.grid.lead(task), task.rows), _bits_of(heads), call.grid.tiling.cols
+        some = call.queries(self.scratch, task, keys, steps, careful, unsure)
         whole = call.sums.q[(*task.heads, task.rows)]  # (h, r, m, d_k)
         d_q = whole[:, 0] if r == 1 else self.scratch.shaped("d_q", *some.q.shape)
-        keys, d_k, d_v = Keys(self.keys.k[heads], self.keys.v[heads]), self.d_k[heads], self.d_v[heads]
-        steps, mine, width = call.grid.steps(call.grid.lead(task), task.rows), _bits_of(heads), call.grid.tiling.cols
         self.blank(d_q, task, steps.unseen)
         for strip, rows, k, visible, weights, d_scores, tanh in call.tiles(self.scratch, some, keys, steps):
             if call.p.softcap is not None:
@@ -397,6 +432,11 @@ def _wild(x: Array) -> Array:
 
 def _n_grouped(task: Task) -> int:
     return int(task.grouped.stop - task.grouped.start)
+
+
+def _rows_of(span: slice, task: Task, r: int) -> slice:
+    """Some queries of a task as rows of M."""
+    return slice((span.start - task.rows.start) * r, (span.stop - task.rows.start) * r)
 
 
 def _together(x: Array) -> Array:

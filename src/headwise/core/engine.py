@@ -34,7 +34,17 @@ from headwise.core.paths import (
 from headwise.core.plan import MOST_THREADS, AttentionPlan, thread_count
 from headwise.core.positions import Alibi
 from headwise.core.shapes import MOST_AXES, Array, Faults, Problem, flag, given_as, problem, words
-from headwise.core.softmax import Partial, absorb, add, divided, in_memory_order, log_total, part, row_maximum
+from headwise.core.softmax import (
+    Partial,
+    absorb,
+    add,
+    divided,
+    in_memory_order,
+    log_total,
+    part,
+    recentred,
+    row_maximum,
+)
 
 
 # ----------------------------------------------------------------------------------------- operands
@@ -284,14 +294,12 @@ class _Stack:
 
     def remember(self, kept: Rows, rows: Any, blind: Any) -> None:
         """Note what the weights can be made from again."""
-        whole = self.whole
-        total, peak, raw = np.where(blind, 0, whole.total), whole.peak, np.asarray(self.path is RAW)
-        if raw:
-            far = ~((peak == 0) & moderate(total))  # to divide by such a total could underflow, or overflow
-            total, peak = np.where(far & (total != 0), 1, total), np.where(far, log_total(whole), peak)
-            raw = ~far | blind
-        for each, value in zip(kept, (peak, total, raw), strict=True):
-            each[rows] = np.broadcast_to(value, total.shape).reshape(each[rows].shape)
+        total, peak, raw = np.where(blind, 0, self.whole.total), self.whole.peak, self.path is RAW
+        near = raw & (peak == 0) & moderate(total)  # by others a small gradient could not be divided without loss
+        far_total, far_peak = recentred(total, peak)
+        for each, value in zip(kept, (np.where(near, peak, far_peak), np.where(near, total, far_total)), strict=False):
+            each[rows] = value.reshape(each[rows].shape)
+        kept.raw[rows] = (near | (blind & raw)).reshape(kept.raw[rows].shape)
 
 
 def _head_of(task: Task, h: int, r: int) -> Task:

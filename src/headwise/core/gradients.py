@@ -7,6 +7,7 @@ from __future__ import annotations  # help() then shows ArrayLike as it is writt
 
 from collections.abc import Callable
 from dataclasses import replace
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +26,6 @@ from headwise.core.shapes import (
     Faults,
     Problem,
     Shape,
-    computing_dtype,
     flag,
     gradient_of,
     letters,
@@ -67,30 +67,38 @@ class _BiasSums:
     def __init__(self, backward: Backward, wild: set[tuple[int, ...]]) -> None:
         self.backward, self.wild, p = backward, wild, backward.p
         self.shape = (*(1,) * (len(p.scores) - p.bias.ndim), *p.bias.shape)
-        self.spans = backward.grid.spans()
-        self.one_row = self.shape[-2] == 1
-        self.sums = np.zeros((len(self.spans) if self.one_row else 1, *self.shape), p.computing)
+        spans, self.one_row = backward.grid.spans(), self.shape[-2] == 1
+        n_shares = min(4, len(spans)) if self.one_row else len(spans)  # with one row each has sums of its own
+        self.shares = [spans[i::n_shares] for i in range(n_shares)]
+        self.sums = np.zeros((n_shares if self.one_row else 1, *self.shape), p.computing)
 
-    def total(self) -> Array:
-        workers.run(self.start, range(len(self.spans)), self.backward.grid.threads)
+    def size(self, share: int) -> int:
+        """How much of a run a share is, in scores."""
+        *lead, _, n_k = self.backward.p.scores
+        return int(prod(lead) * n_k * sum(span.stop - span.start for span in self.shares[share]))
+
+    def total(self, progress: Any) -> Array:
+        workers.run(self.start, range(len(self.shares)), self.backward.grid.threads, progress, self.size)
         whole: Array = self.sums.sum(axis=0).reshape(self.backward.p.bias.shape)
         return whole
 
     def start(self) -> Callable[[int], None]:
         scratch = Scratch(self.backward.grid)
-        return lambda span: self.add_up(scratch, span)
+        return lambda share: self.add_up(scratch, share)
 
-    def add_up(self, scratch: Scratch, span: int) -> None:
-        sums, call = self.sums[span if self.one_row else 0], self.backward
+    def add_up(self, scratch: Scratch, share: int) -> None:
+        sums, call = self.sums[share if self.one_row else 0], self.backward
         for task in call.heads():
             careful = call.careful or any(
                 (*task.outer, i) in self.wild for i in range(task.shared.start, task.shared.stop)
             )
-            for part in call.parts(task, [self.spans[span]]):
-                for some in call.alike(part, careful):
+            keys = call.keys(scratch, task)
+            for part in call.parts(task, self.shares[share]):
+                for some, unsure in call.alike(part, keys, careful):
+                    mine = keys.of(slice(some.shared.start - task.shared.start, some.shared.stop - task.shared.start))
                     steps = call.grid.steps(call.grid.lead(some), some.rows)
-                    queries = call.queries(scratch, some, careful)
-                    for tile in call.tiles(scratch, queries, call.keys(scratch, some), steps):
+                    queries = call.queries(scratch, some, mine, steps, careful, unsure)
+                    for tile in call.tiles(scratch, queries, mine, steps):
                         self.add(sums, queries, tile)
 
     def add(self, sums: Array, some: Queries, tile: Tile) -> None:
@@ -154,7 +162,9 @@ class _Forward(NamedTuple):
         p = self.p
         grid = backward_grid(p, self.threads)
         backward = self.backward(grid, d_out, d_lse)
-        workers.run(backward.start, backward.tasks(), grid.threads, self.progress, backward.size)
+        dense = isinstance(p.bias, np.ndarray)
+        first, second = _in_passes(self.progress, 2 if dense else 1)
+        workers.run(backward.start, backward.tasks(), grid.threads, first, backward.size)
         d_q, d_k, d_v, delta = backward.sums
         *batch, n_groups, shared = grid.key_lead
         d_k, d_v = (x.reshape(*batch, n_groups, shared, *x.shape[-2:]) for x in (d_k, d_v))
@@ -162,9 +172,9 @@ class _Forward(NamedTuple):
         if len(p.scores) == 2:
             d_k, d_v = d_k[0], d_v[0]
         bias = sinks = None
-        if isinstance(p.bias, np.ndarray):
+        if dense:
             low = replace(grid, tiling=grid.tiling._replace(height=min(2, grid.tiling.height)))
-            bias = _as_given(_BiasSums(self.backward(low, d_out, d_lse), backward.wild).total(), p.bias)
+            bias = _as_given(_BiasSums(self.backward(low, d_out, d_lse), backward.wild).total(second), p.bias)
         if p.sinks is not None:
             delta, seen = (x.reshape(self.lse.shape) for x in (delta, self.rows.total != 0))
             sinks = _as_given(_sinks_gradient(p, delta, self.lse, seen, d_lse), p.sinks)
@@ -191,6 +201,16 @@ class _Forward(NamedTuple):
         return Backward(grid, p, self.keep, given, sums)
 
 
+def _in_passes(progress: Any, n_passes: int) -> tuple[Any, Any]:
+    """What the first and the second of some equal passes call, so that progress is that of all."""
+    if progress is None:
+        return None, None
+    return (
+        lambda done, total: progress(done, n_passes * total),
+        lambda done, total: progress(total + done, n_passes * total),
+    )
+
+
 # ------------------------------------------------------------------------------------------ public faces
 def softmax_vjp(x: ArrayLike, axis: int = -1) -> tuple[Array, Vjp]:
     """Softmax, and the function that takes a gradient with regard to it back to ``x``.
@@ -207,8 +227,8 @@ def softmax_vjp(x: ArrayLike, axis: int = -1) -> tuple[Array, Vjp]:
     y : ndarray, shape of x
         ``softmax(x, axis)``.
     vjp : callable
-        ``vjp(d_y) -> d_x``: both of the shape of ``x``, the gradient in its float type. Slices that are all ``-inf``
-        have gradient 0, whatever ``d_y`` holds there. It may be called more than once.
+        ``vjp(d_y) -> d_x``: both of the shape of ``x``, the gradient in its float type. Where ``y`` is 0, as in slices
+        that are all ``-inf``, so is the gradient, whatever ``d_y`` holds there. It may be called more than once.
 
     Raises
     ------
@@ -230,21 +250,23 @@ def softmax_vjp(x: ArrayLike, axis: int = -1) -> tuple[Array, Vjp]:
     >>> print(vjp([[1.0, 0.0], [1.0, 0.0]]).round(4).tolist())
     [[0.25, -0.25], [0.1875, -0.1875]]
     """
-    y = softmax_for("softmax_vjp", x, axis)
+    given, dtype = softmax_for("softmax_vjp", x, axis)
+    weights = given.copy()  # in the computing type, and the caller may change what they get
 
     def vjp(d_y: ArrayLike) -> Array:
         faults = Faults("softmax_vjp's vjp")
-        given = gradient_of(faults, "d_y", d_y, "y", y.shape)
+        of_y = gradient_of(faults, "d_y", d_y, "y", weights.shape)
         faults.raise_any()
-        assert given is not None  # its absence is a fault
-        computing = computing_dtype(y.dtype)
+        assert of_y is not None  # its absence is a fault
         with np.errstate(all="ignore"):
-            weights = y.astype(computing, copy=False)
-            moved = np.where(weights == 0, 0, given.astype(computing, copy=False))  # what weighs nothing: not 0 * nan
+            moved = np.where(
+                weights == 0, 0, of_y.astype(weights.dtype, copy=False)
+            )  # what weighs nothing: not 0 * nan
             d_x: Array = weights * (moved - (weights * moved).sum(axis=axis, keepdims=True))
-            return d_x.astype(y.dtype, copy=False)
+            return d_x.astype(dtype, copy=False)
 
-    return y, vjp
+    with np.errstate(all="ignore"):
+        return given.astype(dtype, copy=False), vjp
 
 
 def attention_vjp(
@@ -320,7 +342,8 @@ def attention_vjp(
     keep = keep_of(p)
     forward = _Forward(p, keep, *remembered(grid_of(p, threads), p, keep, progress), threads, progress)
     # copies: users add to what they get in place
-    out, lse, axes = forward.out.astype(p.dtype), forward.lse.copy(), letters(p.scores)
+    with np.errstate(all="ignore"):
+        out, lse, axes = forward.out.astype(p.dtype), forward.lse.copy(), letters(p.scores)
 
     def vjp(d_out: ArrayLike, d_lse: ArrayLike | None = None) -> AttentionGradients:
         faults = Faults("attention_vjp's vjp")

@@ -56,7 +56,7 @@ PATHS = (RAW, REFERENCE, RUNNING, EXACT, LAST)
 _LEAST = {"f": 2.0**-60, "d": 2.0**-500}
 _MOST = {"f": 2.0**100, "d": 2.0**900}  # and the largest, well below what overflows
 _EARLY = {"f": 2.0**80, "d": 2.0**600}  # a total over the first keys beyond which more keys may well overflow
-_NEAR = 2.0**-20, 2.0**40
+_NEAR = 2.0**-20, 2.0**24
 _VALUE = {"f": 2.0**-40, "d": 2.0**-400}  # the largest value of a head from where on products with weights are kept
 
 

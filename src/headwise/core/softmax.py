@@ -30,6 +30,7 @@ _ONES = {char: np.ones(_LONGEST, char) for char in "fd"}
 _LOWEST = {char: np.finfo(char).min for char in "fd"}
 _TINIEST = {char: np.finfo(char).tiny for char in "fd"}
 _FLOOR: dict[str, Any] = {"f": np.float32(-60), "d": np.float64(-600)}
+_AT_FLOOR = {char: np.exp(np.full(64, floor))[0] for char, floor in _FLOOR.items()}
 
 
 def exponentials(
@@ -54,6 +55,13 @@ def floored_exp(x: Array, out: Array | None = None) -> Array:
     """
     result: Array = np.maximum(x, _FLOOR[x.dtype.char], out=out)
     np.exp(result, out=result)
+    return result
+
+
+def vanishing_exp(x: Array, out: Array | None = None) -> Array:
+    """:func:`floored_exp` less its floor: exactly 0 there, and nothing that the BLAS is slow to multiply by."""
+    result = floored_exp(x, out)
+    np.subtract(result, _AT_FLOOR[x.dtype.char], out=result)
     return result
 
 
@@ -94,16 +102,18 @@ def softmax(x: ArrayLike, axis: int = -1) -> Array:
     >>> print(softmax([2.0, 0.0]).round(3))
     [0.881 0.119]
     """
-    return softmax_for("softmax", x, axis)
+    weights, dtype = softmax_for("softmax", x, axis)
+    with np.errstate(all="ignore"):
+        return weights.astype(dtype, copy=False)
 
 
-def softmax_for(function: str, x: ArrayLike, axis: int) -> Array:
-    """Softmax for a function whose name errors are to give."""
+def softmax_for(function: str, x: ArrayLike, axis: int) -> tuple[Array, np.dtype[Any]]:
+    """Softmax in the computing type, and the type of the result, for a function whose name errors are to give."""
     scores, axis, dtype = _scores(function, x, axis)
     with np.errstate(all="ignore"):
         exps, _ = exponentials(scores)
         total = exps.sum(axis=-1, keepdims=True)
-        return np.moveaxis(_divide(exps, total), -1, axis).astype(dtype, copy=False)
+        return np.moveaxis(_divide(exps, total), -1, axis), dtype
 
 
 def logsumexp(x: ArrayLike, axis: int = -1) -> Array:
@@ -367,6 +377,16 @@ def divided(whole: Partial, out: Array | None = None) -> Array:
 def log_total(whole: Partial) -> Array:
     """The log-sum-exp of :func:`finish` alone."""
     return _log_total(whole.total, whole.peak)
+
+
+def recentred(total: Array, peak: Array) -> tuple[Array, Array]:
+    """Total and peak of the same denominators with the log-sum-exp, rounded, for a peak: totals are 1 but for that.
+
+    A total of 0 stays 0, and what is infinite or NaN stays so.
+    """
+    lse = _log_total(total, peak)
+    new = np.where(np.isfinite(lse), lse, peak)
+    return np.where(total == 0, 0, total * np.exp(peak - new)).astype(total.dtype, copy=False), new
 
 
 # --------------------------------------------------------------------------- finished results, merged

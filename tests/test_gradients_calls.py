@@ -13,6 +13,11 @@ import headwise as hw
 from headwise import masks
 
 
+REAL = "real numbers (float16, bfloat16, float32, float64, integers or bool)"
+OF_REAL = "the gradient of something real is real: pass "
+MASKED = "a numpy.ma masked array, whose hidden data would be used"
+
+
 def test_what_does_not_fit_is_named_before_any_work() -> None:
     q, k, v = qkv(0, 2, 5, 4)
     with pytest.raises(
@@ -39,7 +44,8 @@ def test_what_does_not_fit_is_named_before_any_work() -> None:
             "d_out: expected (H, n_q, d_v) = (2, 5, 4) as out, got (); pass np.broadcast_to(d_out, out.shape)",
         ),
         (np.ones((2, 4, 5)), ValueError, "d_out: expected (H, n_q, d_v) = (2, 5, 4) as out, got (2, 4, 5)"),
-        (np.ones((2, 5, 4), complex), TypeError, "d_out: expected real numbers"),
+        (np.ones((2, 5, 4), complex), TypeError, f"d_out: expected {REAL}, got dtype complex128; {OF_REAL}d_out.real"),
+        (np.ma.ones((2, 5, 4)), TypeError, f"d_out: expected a plain array, got {MASKED}; pass d_out.filled(0)"),
         (None, TypeError, "d_out: expected"),
         ("one", TypeError, "d_out: expected"),
     ],

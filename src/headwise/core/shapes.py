@@ -154,6 +154,8 @@ _REAL = "real numbers (float16, bfloat16, float32, float64, integers or bool)"
 
 
 def _dtype_remedy(name: str, dtype: np.dtype[Any]) -> str:
+    if dtype.kind == "c" and _is_gradient(name):
+        return f"the gradient of something real is real: pass {name}.real"
     if dtype.kind == "c":
         return f"complex attention has no agreed meaning: pass {name}.real, or parts of it as more features"
     if dtype.kind == "f":
@@ -172,6 +174,10 @@ def array(faults: Faults, name: str, value: Any) -> Array | None:
     return given
 
 
+def _is_gradient(name: str) -> bool:
+    return name.startswith("d_")
+
+
 def _few_axes(faults: Faults, name: str, given: Array) -> Array | None:
     if given.ndim <= MOST_AXES:
         return given
@@ -184,7 +190,8 @@ def plain_array(faults: Faults, name: str, value: Any) -> Array | None:
     if type(value) is np.ndarray:
         return _few_axes(faults, name, value)
     if isinstance(value, np.ma.MaskedArray):
-        remedy = f"pass {name}.filled(0), and say which keys count by mask=masks.keys(valid)"
+        remedy = f"pass {name}.filled(0)"
+        remedy += "" if _is_gradient(name) else ", and say which keys count by mask=masks.keys(valid)"
         faults.type(name, "a plain array", "a numpy.ma masked array, whose hidden data would be used", remedy)
         return None
     if value is None:

@@ -17,7 +17,12 @@ What keeps the model from a cheaper answer:
   (mean weight 0.99 there, 0.24 in the second), as nothing more is asked of it.
 - Within a half no token occurs twice. So where it was before is one place, and what follows is certain.
 
-The file reads from top to bottom: weights, forward and backward, Adam, training, and what the heads have become.
+The file reads from top to bottom: weights, backward beside a sketch of forward, Adam, training, and what the heads
+have become. The forward pass itself is ten lines of `headwise/induction.py`, since `headwise demo --induction` runs it
+too.
+
+To try: other seeds; a single layer (`N_LAYERS = 1` below the imports), which cannot do it and stays at log 64 = 4.16
+nats, the loss of guessing; two heads of width 32 (`N_HEADS, D_HEAD = 2, 32`); `induction.without(weights, 0, 3)`.
 
 [1] Elhage et al., "A Mathematical Framework for Transformer Circuits", 2021.
 [2] Olsson et al., "In-context Learning and Induction Heads", arXiv:2209.11895, 2022.
@@ -186,13 +191,14 @@ def watched(seed: int, n_steps: int) -> tuple[Arrays, list[tuple[int, float]]]:
 
 
 # ------------------------------------------------------------------------------------ what the heads have become
-def report(weights: Arrays, means: Sequence[tuple[int, float]], seed: int, look: console.Look) -> list[str]:
+def report(found: induction.Examined, means: Sequence[tuple[int, float]], look: console.Look) -> list[str]:
     """How the loss fell; and loss, accuracy and heads on sequences that were not trained on.
+
+    A full bar is the loss of guessing, log 64 = 4.16 nats.
 
     A head's scores are mean weights of attention: on the token before, and from a token of the second half on the one
     after its earlier occurrence. The last column is what the model can do when nothing of the head reaches the stream.
     """
-    found = induction.examine(weights, seed)
     course = [[step, f"{loss:.3f}", console.bar(loss / np.log(N_TOKENS), 20, look)] for step, loss in means]
     judged = [
         ("judged", f"the repeated half of {found.sequences} new sequences of 2 x {found.half} tokens"),
@@ -206,11 +212,12 @@ def report(weights: Arrays, means: Sequence[tuple[int, float]], seed: int, look:
     ]
 
 
-def at_work(weights: Arrays, seed: int, half: int) -> tuple[str, list[str], Array]:
-    """A new sequence, the names of its best previous-token and induction heads, and their weights (2, n, n)."""
+def at_work(
+    weights: Arrays, heads: Sequence[induction.HeadScore], seed: int, half: int
+) -> tuple[str, list[str], Array]:
+    """A new sequence, the names of a previous-token and an induction head, and their weights (2, n, n)."""
     tokens = induction.unseen(seed, 1, half)
     maps = induction.attention_weights(induction.forward(weights, tokens))
-    heads = induction.leading(induction.head_scores(maps))
     kinds = ("previous token", "induction")
     names = [f"{kind}: layer {head.layer}, head {head.head}" for kind, head in zip(kinds, heads, strict=True)]
     return (
@@ -220,9 +227,9 @@ def at_work(weights: Arrays, seed: int, half: int) -> tuple[str, list[str], Arra
     )
 
 
-def stripe(weights: Arrays, seed: int, look: console.Look) -> str:
+def stripe(weights: Arrays, heads: Sequence[induction.HeadScore], seed: int, look: console.Look) -> str:
     """The induction head in the terminal."""
-    tokens, (_, name), (_, drawn) = at_work(weights, seed, half=16)
+    tokens, (_, name), (_, drawn) = at_work(weights, heads, seed, half=16)
     return f"{name}, from each query (row) to each key (column)\n{console.heatmap(drawn, tokens, tokens, look)}"
 
 
@@ -254,13 +261,14 @@ def run(options: argparse.Namespace) -> None:
     if options.out is not None:
         write_arrays(options.out, weights, force=options.force)
     look = console.look(sys.stdout)
-    parts = report(weights, means, options.seed, look)
+    found = induction.examine(weights, options.seed)
+    heads, parts = induction.leading(found.heads), report(found, means, look)
     if options.picture is None:
-        parts.append(stripe(weights, options.seed, look))
-    else:
-        _, names, drawn = at_work(weights, options.seed, half=32)
-        heatmap(drawn, options.picture, *names, force=options.force)
+        parts.append(stripe(weights, heads, options.seed, look))
     console.emit("\n\n".join(parts), sys.stdout)
+    if options.picture is not None:  # last: were it to fail, all else is told
+        _, names, drawn = at_work(weights, heads, options.seed, half=32)
+        heatmap(drawn, options.picture, *names, force=options.force)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -12,7 +12,6 @@ from definition import normal, qkv
 import headwise as hw
 from headwise import masks
 
-
 REAL = "real numbers (float16, bfloat16, float32, float64, integers or bool)"
 OF_REAL = "the gradient of something real is real: pass "
 MASKED = "a numpy.ma masked array, whose hidden data would be used"

@@ -254,6 +254,7 @@ def softmax_vjp(x: ArrayLike, axis: int = -1) -> tuple[Array, Vjp]:
     weights = given.copy()  # in the computing type, and the caller may change what they get
 
     def vjp(d_y: ArrayLike) -> Array:
+        """The gradient with regard to x, of the number whose gradient with regard to y this is."""
         faults = Faults("softmax_vjp's vjp")
         of_y = gradient_of(faults, "d_y", d_y, "y", weights.shape)
         faults.raise_any()
@@ -294,7 +295,7 @@ def attention_vjp(
     ----------
     q, k, v, mask, causal, bias, scale, softcap, sinks, dropout, rng, return_lse, threads, progress
         As for :func:`headwise.attention`; threads and progress hold for every call of ``vjp`` too. The arrays are not
-        copied, and must not change until ``vjp`` is called for the last time.
+        copied, and must not change until ``vjp`` is called for the last time; results may.
 
     Returns
     -------
@@ -305,7 +306,8 @@ def attention_vjp(
     vjp : callable
         ``vjp(d_out, d_lse=None) -> AttentionGradients``: of the number whose gradients with regard to ``out`` and
         ``lse`` these are, the gradients with regard to ``q``, ``k``, ``v``, ``bias`` and ``sinks``, each of the shape
-        of that argument (summed where it was stretched or shared). It may be called more than once.
+        of that argument (summed where it was stretched or shared). It may be called more than once. Where
+        only ``lse`` is used ``d_out`` is zeros.
 
     Raises
     ------
@@ -346,6 +348,7 @@ def attention_vjp(
         out, lse, axes = forward.out.astype(p.dtype), forward.lse.copy(), letters(p.scores)
 
     def vjp(d_out: ArrayLike, d_lse: ArrayLike | None = None) -> AttentionGradients:
+        """Gradients with regard to q, k, v, bias and sinks of the number whose gradients these are."""
         faults = Faults("attention_vjp's vjp")
         of_out = gradient_of(faults, "d_out", d_out, "out", forward.out.shape, axes.replace("n_k", "d_v"))
         of_lse = (

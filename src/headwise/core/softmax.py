@@ -398,8 +398,8 @@ def merge_attention(outs: Iterable[ArrayLike], lses: Iterable[ArrayLike]) -> tup
     outs : sequence of array_like, each of shape (..., n_q, d_v)
         Output of attention over each set of keys; no key may be in two sets.
     lses : sequence of array_like, each of shape (..., n_q)
-        Log-sum-exp of the same, as ``attention_steps(...).lse`` gives it. Where it is ``-inf`` the set held no key for
-        that query, and its output is not read.
+        Log-sum-exp of the same, as ``attention(..., return_lse=True)`` gives it. Where it is ``-inf`` the set held no
+        key for that query, and its output is not read.
         With sinks, let one set alone carry them.
 
     Returns

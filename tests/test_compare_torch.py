@@ -47,6 +47,33 @@ def test_without_torch_it_is_one_line_with_the_command_that_installs_it() -> Non
     assert ran.stdout == ""
 
 
+@pytest.mark.parametrize(
+    ("source", "got"),
+    [
+        ("raise ImportError('libfoo.so: cannot open')", "(ImportError: libfoo.so: cannot open); pip install --force-"),
+        ("import surely_absent", "(ModuleNotFoundError: No module named 'surely_absent'); pip install --force-"),
+        ("import torch._C", "(ModuleNotFoundError: No module named 'torch._C'; 'torch' is not a package); pip install"),
+        ("from torch import absent", "(ImportError: cannot import name 'absent' from"),
+        ("raise OSError('libbar.so:\\nno such file')", "(OSError: libbar.so: no such file); pip install --force-"),
+        ("raise RuntimeError('built for another NumPy')", "(RuntimeError: built for another NumPy); pip install"),
+        ("1 +", "(SyntaxError: invalid syntax"),
+        ("autograde = None", "a module 'torch' that is another one; pip install torch"),
+    ],
+)
+def test_a_broken_torch_is_one_line_with_the_true_reason(tmp_path: Path, source: str, got: str) -> None:
+    (tmp_path / "torch.py").write_text(source)
+    code = (
+        f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r}); runpy.run_path({str(TOOL)!r}, run_name='__main__')"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("compare_torch: expected PyTorch, got ")
+    assert got in ran.stderr
+    assert ran.stderr.count("\n") == 1
+    assert ran.stderr.endswith("torch\n")
+    assert ran.stdout == ""
+
+
 @pytest.mark.parametrize(("option", "least"), [("--count", 1), ("--seed", 0)])
 @pytest.mark.parametrize("value", ["-1", "many", "1.5", ""])
 def test_numbers_that_are_none(option: str, least: int, value: str) -> None:

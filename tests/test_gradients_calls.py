@@ -80,6 +80,19 @@ def test_softmax_vjp_in_other_types() -> None:
     assert hw.softmax_vjp(np.zeros((3, 0)))[1](np.zeros((3, 0))).shape == (3, 0)
 
 
+@pytest.mark.parametrize(
+    ("q_shape", "k_shape"),
+    [((2, 0, 3, 2), (2, 2, 3, 2)), ((0, 2, 3, 2), (1, 2, 3, 2)), ((0, 3, 2), (1, 3, 2)), ((2, 0, 2), (2, 3, 2))],
+    ids=str,
+)
+def test_without_queries_gradients_of_keys_are_zeros(q_shape: Any, k_shape: Any) -> None:
+    q, k = np.ones(q_shape), np.ones(k_shape)
+    out, vjp = hw.attention_vjp(q, k, k, bias=np.ones(3))
+    got = vjp(out)
+    assert [x.shape for x in got[:4]] == [q_shape, k_shape, k_shape, (3,)]
+    assert not any(x.any() for x in got[:4])
+
+
 def test_nothing_given_is_written_to_and_the_callers_error_state_does_no_harm() -> None:
     q, k, v, d_out = (x.copy() for x in normal(0, 4, 2, 40, 4))
     before = [x.copy() for x in (q, k, v, d_out)]

@@ -101,10 +101,67 @@ def test_noise_around_a_slope_of_0_is_not_judged(seed):
         check_vjp(lambda x, shift: (f(x, shift)[0], lambda d_y: (f(x, shift)[1](d_y)[0], 1e-9)), (normal(9), 0.3))
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (0,), (3, 0), (2, 1, 3)])
+@pytest.mark.parametrize("shape", [(), (1,), (2, 1, 3)])
 def test_any_shape(shape):
     assert check_vjp(squared, [np.full(shape, 0.5)]) < 1e-10
     assert check_vjp(lambda x: (x.sum(), lambda d_out: np.full(shape, d_out)), [np.full(shape, 0.5)]) < 1e-10
+
+
+def power(n, scale=1.0, factor=1.0):
+    return lambda x: ((x / scale) ** n, lambda d_out: factor * n * d_out * (x / scale) ** (n - 1) / scale)
+
+
+def assert_by_a_thousandth(right, wrong, args):
+    assert check_vjp(right, args) < 1e-8
+    with pytest.raises(AssertionError, match=r"relative error .*; in every direction it is 1\.001 times"):
+        check_vjp(wrong, args)
+
+
+@pytest.mark.parametrize("x", 10.0 ** -np.arange(0, 100, 6.0))
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_arguments_that_are_lost_beside_a_long_step(n, x):
+    """x^n at x and (y/x)^n at y = x: steps of 1/64 would differentiate at 0."""
+    assert_by_a_thousandth(power(n), power(n, factor=1.001), [x])
+    assert_by_a_thousandth(power(n, x), power(n, x, 1.001), [x * normal(4)])
+
+
+@pytest.mark.parametrize("x", [1e-7, 1e-14, 1e-20, 1e-25])
+def test_each_output_has_the_steps_that_suit_it(x):
+    """The sine only moves over long steps, the square only over short ones."""
+
+    def f(a, b):
+        def inner(y):
+            return np.sin(y + 1), (y / x) ** 2, lambda d, e: a * d * np.cos(y + 1) + b * 2 * e * y / x / x
+
+        return inner
+
+    assert check_vjp(f(1, 1), [x * normal(3)]) < 1e-8
+    for factors in ((1.001, 1), (1, 1.001)):
+        with pytest.raises(AssertionError, match=r"args\[0\] \(y\): expected a slope"):
+            check_vjp(f(*factors), [x * normal(3)])
+
+
+@pytest.mark.parametrize("n", [2, 3, 4, 5])
+@pytest.mark.parametrize("x", [0.0, 1e-200])
+def test_flat_functions_at_0_have_slope_0(n, x):
+    def cubes(x):
+        out, vjp = power(n)(x)
+        return out, lambda d_out: vjp(d_out) + 1e-6 * d_out
+
+    for point in (x, np.full(5, x)):
+        assert check_vjp(power(n), [point]) < 1e-8
+        with pytest.raises(AssertionError, match=r"args\[0\] \(x\): expected a slope of"):
+            check_vjp(cubes, [point])
+
+
+def test_steep_functions_keep_their_digits():
+    """What a long step moves, far beyond what the slope says, is no measure of it."""
+
+    def f(factor):
+        return lambda x: (np.exp(3e3 * x), lambda d_out: factor * 3e3 * d_out * np.exp(3e3 * x))
+
+    assert_by_a_thousandth(f(1), f(1.001), [np.zeros(3)])
+    assert_by_a_thousandth(f(1), f(1.001), [1e-12 * normal(3)])
 
 
 def test_lists_numbers_and_other_floats_are_taken_to_float64():
@@ -169,6 +226,56 @@ def test_several_outputs_have_a_d_each(factors):
     else:
         with pytest.raises(AssertionError, match=r"args\[0\] \(x\): expected a slope"):
             check_vjp(f, [normal(3, 5)])
+
+
+@pytest.mark.parametrize("size", [1e-14, 1e-8, 1.0, 1e8, 1e14])
+@pytest.mark.parametrize("factors", [(1, 1, 1), (0, 1, 1), (1, 0, 1), (1, 1, 0), (1, 1.001, 1), (1, 1, -1)])
+def test_outputs_of_unlike_sizes_count_alike(factors, size):
+    a, b, c = factors
+
+    def f(x):
+        def vjp(d_out, d_sine, d_total):
+            return a * size * d_out + b * np.cos(x) * d_sine + c * d_total / size
+
+        return size * x, np.sin(x), x.sum() / size, vjp
+
+    if factors == (1, 1, 1):
+        assert check_vjp(f, [normal(5)]) < 1e-10
+    else:
+        with pytest.raises(AssertionError, match=r"args\[0\] \(x\): expected a slope"):
+            check_vjp(f, [normal(5)])
+
+
+def test_outputs_too_far_apart_to_count_alike_are_no_error():
+    def f(x):
+        return 1e200 * x, 1e-200 * x, lambda d, e: 1e200 * d + 1e-200 * e
+
+    assert check_vjp(f, [normal(5)]) < 1e-10
+
+
+def test_an_output_beside_others_may_be_empty_or_not_depend_on_the_argument():
+    def f(x):
+        return x * x, x[:0], 0 * x, np.full(3, 1e8), lambda d_out, *others: 2 * d_out * x + 0 * others[1]
+
+    assert check_vjp(f, [normal(5)]) < 1e-10
+    for i in (2, 3):
+        with pytest.raises(AssertionError, match=r"args\[0\] \(x\): expected a slope"):
+            check_vjp(lambda x, i=i: (*f(x)[:-1], lambda *d: f(x)[-1](*d) + d[i].sum()), [normal(5)])
+
+
+def test_a_missing_gradient_of_lse_is_found_beside_large_values():
+    q, k, v = normal(3, 4), normal(5, 4, seed=1), 1e9 * normal(5, 4, seed=2)
+
+    def f(q, k, v):
+        return hw.attention_vjp(q, k, v, return_lse=True)
+
+    def without(q, k, v):
+        *results, vjp = f(q, k, v)
+        return *results, lambda d_out, d_lse: vjp(d_out, 0 * d_lse)[:3]
+
+    assert check_vjp(f, (q, k, v)) < 1e-8
+    with pytest.raises(AssertionError, match=r"args\[0\] \(q\): expected a slope"):
+        check_vjp(without, (q, k, v))
 
 
 def test_outputs_that_stay_infinite_have_no_slope():
@@ -274,6 +381,41 @@ def test_one_entry_among_many_shows_a_share_of_one_in_n(n, factor, found):
             check_vjp(f, [x])
     else:
         assert 0 < check_vjp(f, [x]) < 1e-7
+
+
+@SEEDS
+@pytest.mark.parametrize("n", [1, 5, 500])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda d: np.clip(d, -1, 1),
+        lambda d: np.clip(d, -10, 10),
+        lambda d: d * min(1, 30 / np.linalg.norm(d)),
+        lambda d: np.where(np.abs(d) < 2e-3, 0, d),
+        lambda d: np.round(d, 3),
+        np.tanh,
+        lambda d: d + 1e-4,
+    ],
+)
+def test_a_vjp_that_is_not_linear(change, n, seed):
+    with pytest.raises(AssertionError, match=r"args\[0\] \(x\): expected a slope"):
+        check_vjp(lambda x: (1e3 * x, lambda d_out: 1e3 * change(d_out)), [normal(n)], seed=seed)
+
+
+def test_a_vjp_that_clips_is_told_so():
+    with pytest.raises(AssertionError, match=r"; with d_out of about 1 it fits, .* not: vjp must be linear$"):
+        check_vjp(lambda x: (x, lambda d_out: np.clip(d_out, -10, 10)), [normal(9)])
+
+
+@pytest.mark.parametrize("share", [0.5, 1e-3, 1e-6, 1.2e-9, 1e-11])
+def test_a_small_error_can_be_read(share):
+    """Expected and got differ as they are printed, and so does the factor from 1."""
+    with pytest.raises(AssertionError, match="expected a slope") as caught:
+        check_vjp(lambda x: (x * x, lambda d: (1 + share) * 2 * d * x), [normal(5)], tolerance=share / 10)
+    expected, got = re.search(r"a slope of (\S+) along .* got (\S+), relative", str(caught.value)).groups()
+    factor = re.search(r"it is (\S+) times", str(caught.value))[1]
+    assert float(got) / float(expected) - 1 == pytest.approx(share, rel=0.2)
+    assert float(factor) - 1 == pytest.approx(share, rel=0.05)
 
 
 def test_gradients_that_are_swapped():
@@ -410,7 +552,51 @@ def test_an_argument_of_minus_inf_alone_is_checked_in_shape_only():
         check_vjp(f, (normal(2, 3), np.full(3, -np.inf)))
 
 
+def test_a_gradient_that_is_not_finite_at_a_number_is_not_called_masked():
+    with pytest.raises(AssertionError, match=r"got inf at \[1\], where the argument is 0$"):
+        check_vjp(lambda x: (np.sqrt(x), lambda d_out: np.where(x > 0, d_out, np.inf)), [np.array([1.0, 0.0])])
+
+
 # -------------------------------------------------------------------------------------------------- no verdict
+@pytest.mark.parametrize("x", [np.zeros((0, 3)), np.zeros(0), np.full(3, np.nan), np.full((1, 2), -np.inf)])
+def test_nothing_to_check(x):
+    """Of one argument, of all, of the only one that has a gradient."""
+    text = r"^check_vjp: args: expected a finite number to differentiate by, got none in args\[0\] \(x\) of shape "
+    text += re.escape(str(x.shape))
+    with pytest.raises(ValueError, match=text + "; pass arrays that are neither empty nor all NaN or infinite$"):
+        check_vjp(lambda x: (x * 2, lambda d: np.full_like(x, 7)), [x])
+    with pytest.raises(ValueError, match=text + r" and args\[1\] \(y\) of shape \(0,\); "):
+        check_vjp(lambda x, y: (x * 2, lambda d: (np.zeros_like(x), y)), [x, np.zeros(0)])
+    with pytest.raises(ValueError, match=text + "; "):
+        check_vjp(lambda x, y: (y, lambda d: (np.zeros_like(x), None)), [x, np.zeros(3)])
+    with pytest.raises(AssertionError, match=r"args\[0\] \(x\): expected a gradient of its shape"):
+        check_vjp(lambda x: (x * 2, lambda d: np.zeros(7)), [x])
+
+
+def test_nothing_that_comes_out_is_finite():
+    for wild in (np.nan, np.inf, -np.inf):
+        with pytest.raises(ValueError, match=r"^check_vjp: out: expected a finite number to differentiate, got 3 that"):
+            check_vjp(lambda x, wild=wild: (x + wild, lambda d: 7 * d), [normal(3)])
+
+
+def test_an_empty_argument_beside_others_is_checked_in_shape():
+    def f(x, y):
+        return 2 * y, lambda d: (np.zeros((0, 3)), 2 * d)
+
+    assert check_vjp(f, [np.zeros((0, 3)), normal(3)]) < 1e-10
+    with pytest.raises(
+        AssertionError, match=r"args\[0\] \(x\): expected a gradient of its shape \(3, 0\), got \(0, 3\)"
+    ):
+        check_vjp(f, [np.zeros((3, 0)), normal(3)])
+
+
+def test_nothing_that_comes_out_has_gradient_0():
+    assert check_vjp(lambda x: (x[:0], x.sum() - np.inf, lambda d, e: 0 * x), [normal(3)]) == 0
+    assert check_vjp(lambda x: (x[:0], lambda d: 0 * x), [normal(3)]) == 0
+    with pytest.raises(AssertionError, match=r"args\[0\] \(x\): expected a slope of 0"):
+        check_vjp(lambda x: (x[:0], lambda d: 0 * x + 1), [normal(3)])
+
+
 def test_a_function_in_float32_gets_no_verdict_until_the_tolerance_allows_it():
     def f(x, factor=1.0):
         out = np.tanh(x.astype("f4"))
@@ -429,6 +615,20 @@ def test_a_function_in_float32_gets_no_verdict_until_the_tolerance_allows_it():
 def test_steps_too_short_to_move_anything_are_no_verdict():
     with pytest.raises(ValueError, match=r"args\[0\] \(x\): expected differences that settle"):
         check_vjp(lambda x: (np.tanh((x + 1).astype("f4")), lambda d_out: d_out), [1e-14 * normal(5)])
+
+
+@SEEDS
+@pytest.mark.parametrize("x", [1e-14, 3e-14])
+def test_differences_of_few_roundings_are_no_verdict(x, seed):
+    """Two units of the last place over a step, one over half of it: that is not a slope that settles."""
+    with pytest.raises(ValueError, match=r"args\[0\] \(x\): expected differences that settle to"):
+        check_vjp(lambda x: (np.log(x) + 1e12, lambda d: d / x), [x], seed=seed)
+
+
+def test_steps_too_short_are_not_said_to_settle():
+    """1 - cos(x) near 0 is coarse over long steps, and does not move over short ones."""
+    with pytest.raises(ValueError, match=r"expected differences that settle to .*, got [1-9]\S*e-0\d;"):
+        check_vjp(lambda x: (1 - np.cos(x), lambda d: d * np.sin(x)), [np.full(2, 1e-8)])
 
 
 def test_steps_and_ends_get_no_verdict():
@@ -455,7 +655,12 @@ def test_steps_and_ends_get_no_verdict():
             r"args\[0\] \(x\): expected floats, got dtype int64; pass it as float64, or, if",
         ),
         ({"args": [[True]]}, TypeError, r"args\[0\] \(x\): expected floats, got dtype bool; .* inside f by a lambda"),
-        ({"args": [np.ones(3, complex)]}, TypeError, r"args\[0\] \(x\): expected real numbers .* got dtype complex128"),
+        (
+            {"args": [np.ones(3, complex)]},
+            TypeError,
+            r"args\[0\] \(x\): expected real .* dtype complex128; pass a plain array of float64: real and imagi",
+        ),
+        ({"args": [np.ma.ones(3)]}, TypeError, r"args\[0\] \(x\): .* masked array, .*; pass a plain array of float64"),
         ({"args": [None]}, TypeError, r"args\[0\] \(x\): expected an array, got None"),
         ({"seed": "0"}, TypeError, r"seed: expected a seed \(integer\) or a numpy\.random\.Generator, got str '0'"),
         ({"tolerance": "0"}, TypeError, r"tolerance: expected a number above 0 and below 1, got str '0'"),
@@ -482,11 +687,18 @@ def test_steps_and_ends_get_no_verdict():
             ValueError,
             r"of 2 arguments, .*, got 1;",
         ),
-        (
-            {"f": lambda x: (x, lambda d_out: 1j * d_out)},
-            TypeError,
-            r"the gradient of args\[0\] \(x\): expected real num",
-        ),
+        *[
+            ({"f": f}, TypeError, rf"^check_vjp: {name}: expected .*; {remedy}[^;]*$")
+            for change in (lambda d: 1j * d, np.ma.array, lambda d: d.astype(str))
+            for name, remedy, f in [
+                ("out", "f must return plain arrays of float64: real", lambda x, change=change: (change(x), squared)),
+                (
+                    r"the gradient of args\[0\] \(x\)",
+                    "vjp must return plain arrays of float64: what f is given and returns is real, so its gradients",
+                    lambda x, change=change: (x, lambda d: change(d)),
+                ),
+            ]
+        ],
     ],
 )
 def test_bad_usage(change, error, match):
@@ -498,6 +710,95 @@ def test_bad_usage(change, error, match):
 def test_what_f_raises_comes_through():
     with pytest.raises(ZeroDivisionError, match="by zero"):
         check_vjp(lambda x: 1 / 0, [normal(3)])
+
+
+def needs_two(x, y):
+    return x, y
+
+
+def injected(x):
+    """A decorated function that is given an argument more than its callers pass."""
+    return needs_two(x, 0)[0], lambda d_out: d_out
+
+
+injected.__wrapped__ = needs_two
+
+
+def forwarded(*args):
+    """A decorated function that finds out inside that there is one argument too few."""
+    return needs_two(*args)
+
+
+forwarded.__wrapped__ = needs_two
+
+
+class Unreadable:
+    """Takes one argument, and has no signature that says so."""
+
+    __signature__ = "none"
+
+    def __call__(self, x):
+        return x, lambda d: d
+
+
+def test_type_errors_from_within_come_through():
+    for f in (lambda x: x + None, lambda x: needs_two(x), lambda x: (x, lambda d: d + None)):
+        with pytest.raises(TypeError, match=r"^(unsupported operand|needs_two\(\) missing)"):
+            check_vjp(f, [normal(3)])
+    assert check_vjp(injected, [normal(3)]) < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("f", "count", "reason"),
+    [
+        (lambda x: (x, lambda d: d), 2, "takes 1 positional argument but 2 were given"),
+        (lambda x, y, z: (x, lambda d: d), 2, "missing 1 required positional argument: 'z'"),
+        (lambda x, *, scale: (x, lambda d: d), 1, "missing 1 required keyword-only argument: 'scale'"),
+        (forwarded, 1, "missing 1 required positional argument: 'y'"),
+        (Unreadable(), 2, "takes 2 positional arguments but 3 were given"),
+        (np.add, 1, "takes from 2 to 3 positional arguments but 1 "),
+    ],
+)
+def test_f_of_another_number_of_arguments(f, count, reason):
+    text = rf"^check_vjp: f: expected a function of {count} arguments?, one for each of args, got TypeError: .*{reason}"
+    with pytest.raises(TypeError, match=text + ".*; args hold what is differentiated, all else belongs into f by a"):
+        check_vjp(f, [normal(3)] * count)
+
+
+@pytest.mark.parametrize(
+    ("f", "count", "shapes"),
+    [
+        (lambda x: (x, x.sum(), lambda d: d), 2, r"\(3,\), \(\)"),
+        (lambda x: (x, lambda d, e: d), 1, r"\(3,\)"),
+        (lambda x: (x, lambda: x), 1, r"\(3,\)"),
+    ],
+)
+def test_a_vjp_of_another_number_of_arguments(f, count, shapes):
+    text = (
+        rf"^check_vjp: vjp: expected a function of {count} arguments?, a d_out for each output of f: {shapes}, got Type"
+    )
+    with pytest.raises(TypeError, match=text + r"Error: .*; what f returns before vjp are its outputs$") as caught:
+        check_vjp(f, [normal(3)])
+    assert isinstance(caught.value.__cause__, TypeError)
+
+
+def test_outputs_that_change_their_shape():
+    calls = iter(range(1000))
+    start = normal(9)
+
+    def by_chance(x):
+        return (x[: 9 - next(calls)], lambda d: np.zeros(9))
+
+    def by_numbers(x):
+        return (x[x > 0] if (x != start).any() else x), lambda d: d
+
+    def by_count(x):
+        return (x,) * (1 + (x != start).any()) + (lambda d: d,)
+
+    for f, shape in [(by_chance, r"\(8,\)"), (by_numbers, r"\(\d,\)"), (by_count, r"\(9,\), \(9,\)")]:
+        text = r"^check_vjp: f: expected outputs of the same shape in every call, as the first time: \(9,\), got "
+        with pytest.raises(ValueError, match=text + shape + "; shapes must not depend on the numbers in args"):
+            check_vjp(f, [start])
 
 
 def test_arguments_are_named_where_f_names_them():

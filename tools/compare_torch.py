@@ -4,7 +4,7 @@
     python tools/compare_torch.py                       # 200 configurations from seed 0
     python tools/compare_torch.py --seed 7 --count 1000
 
-Prints a line, and the configuration that agrees least; exit status 1 if any disagrees, 2 if PyTorch is not there.
+Prints a line, and the configuration that agrees least; exit status 1 if any disagrees, 2 if PyTorch cannot be imported.
 
 Plain attention is PyTorch's `scaled_dot_product_attention`; softcap, sinks and the gradient of lse, which it lacks, are
 composed of its elementary operations. Axes along which an input is broadcast, and heads that share keys, are
@@ -33,6 +33,7 @@ from headwise.core.shapes import Array
 TOLERANCE = 1e-5
 SHARE = 16
 INSTALL = "pip install torch"
+REINSTALL = "pip install --force-reinstall torch"
 
 Shape = tuple[int, ...]
 
@@ -299,6 +300,18 @@ def _at_least(least: int, text: str) -> int:
     return int(text)
 
 
+def imported() -> tuple[Any, str]:
+    """Return PyTorch and an empty text, or None, what was there instead, and what to do."""
+    try:
+        torch = importlib.import_module("torch")
+        return (torch, "") if hasattr(torch, "autograd") else (None, f"a module 'torch' that is another one; {INSTALL}")
+    except Exception as error:  # what is installed in part raises anything: a library that is missing, another ABI, ...
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+            return None, f"no module 'torch'; {INSTALL}"
+        reason = " ".join(str(error).split())
+        return None, f"one that cannot be imported ({type(error).__name__}: {reason}); {REINSTALL}"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Compare and print; return the exit status."""
     parser = argparse.ArgumentParser(prog="compare_torch", description=(__doc__ or "").splitlines()[0])
@@ -309,10 +322,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--count", type=partial(_at_least, 1), default=200, metavar="N", help="how many of them (default 200)"
     )
     options = parser.parse_args(arguments)
-    try:
-        torch: Any = importlib.import_module("torch")
-    except ImportError:
-        print(f"compare_torch: expected PyTorch, got no module 'torch'; {INSTALL}", file=sys.stderr)
+    torch, missing = imported()
+    if missing:
+        print(f"compare_torch: expected PyTorch, got {missing}", file=sys.stderr)
         return 2
     rng = np.random.default_rng(options.seed)
     found = [compare(torch, number, draw(rng)) for number in range(options.count)]

@@ -128,6 +128,8 @@ def _summed(x: Array, shape: Shape) -> Array:
 
 def _as_given(gradient: Array, x: Array) -> Array:
     """A gradient in the shape and float type of what it belongs to."""
+    if not gradient.size:  # nothing was summed: there may be no query heads for the keys that there are
+        return np.zeros(x.shape, result_dtype(x.dtype))
     return _summed(gradient, x.shape).astype(result_dtype(x.dtype), copy=False)
 
 

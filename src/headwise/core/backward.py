@@ -18,7 +18,7 @@ import numpy as np
 from headwise.core.call import Call
 from headwise.core.dropout import Keep
 from headwise.core.engine import Rows, as_readable
-from headwise.core.grid import Grid, Steps, Strip, Task
+from headwise.core.grid import Grid, Steps, Strip, Task, backward_shares
 from headwise.core.paths import RAW, REFERENCE, Path
 from headwise.core.shapes import Array, Problem, Shape, product_dtype
 from headwise.core.softmax import (
@@ -464,7 +464,6 @@ def _scale(x: Array, scale: float) -> None:
 
 
 def _shares(p: Problem, grid: Grid) -> int:
-    """Into how many shares the queries of a head's keys go, so that few heads occupy many threads."""
-    scores = prod(p.scores[-2:]) * grid.stacking.n_grouped
+    """The shares of a head, of which none is empty."""
     parts = len(grid.spans()) * -(-grid.stacking.n_grouped // grid.together[1])
-    return max(1, min(1 if scores < 2**22 else 2 if scores < 2**25 else 4, parts))
+    return max(1, min(backward_shares(p), parts))

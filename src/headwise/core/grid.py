@@ -427,11 +427,17 @@ def backward_grid(p: Problem, threads: int | None, sizes: Tiling | None = None) 
     sizes = backward_tiling(p, rule) if sizes is None else sizes
     n_tiles = 2 + (p.softcap is not None) + (p.dropout > 0)
     wide = sizes.cols * n_tiles + 3 * (p.q.shape[-1] + p.v.shape[-1])
-    grid = _grid(p, rule, sizes, threads, (wide, 1), False)
+    grid = _grid(p, rule, sizes, threads, (wide, backward_shares(p)), False)
     # sums over heads that share keys are made r at a time, so that r is no matter of threads or company
     rows = sizes.height * sizes.rows
     r = max(1, min(_SCORES // (rows * sizes.cols * p.computing.itemsize), grid.stacking.n_grouped))
     return replace(grid, together=(max(1, prod(grid.together) // r), r))
+
+
+def backward_shares(p: Problem) -> int:
+    """Into how many shares the queries of a head's keys go, so that few heads occupy many threads."""
+    scores = prod(p.scores[-2:]) * (p.scores[-3] // _n_groups(p) if len(p.scores) > 2 and p.scores[-3] else 1)
+    return 1 if scores < 2**22 else 2 if scores < 2**25 else 4
 
 
 def _grid(

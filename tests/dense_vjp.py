@@ -40,7 +40,12 @@ def assert_as_wanted(got: Any, q: Any, k: Any, v: Any, mask: Any, *, computing: 
         bound = allowed[name] + 100 * float(np.finfo(computing).tiny)
         if 2 < dtype.itemsize < computing.itemsize:
             bound += np.abs(np.where(fits, wanted[name], 0)) * 2.0**-24 + 2.0**-149
-        assert_within(np.where(fits, gradient, 0).astype(dtype), np.where(fits, wanted[name], 0), bound, dtype)
+        assert_within(
+            np.where(fits, gradient, np.zeros((), gradient.dtype)).astype(dtype),
+            np.where(fits, wanted[name], 0),
+            bound,
+            dtype,
+        )
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from predicates import FLOATS as FLOAT_TYPES
 from strategies import Case, problems
 
 import headwise as hw
+from examples import fewer
 from headwise import masks
 from headwise.core import engine, paths
 from headwise.core.paths import LOG2_E, PATHS, RAW
@@ -49,21 +50,21 @@ def with_tiles(case: Case, tile: tuple[int, int], threads: int = 1) -> Any:
     return engine.run(plan, case.q, case.k, case.v, rng=case.options.get("rng"), return_lse=True)
 
 
-@settings(max_examples=600)
+@settings(max_examples=fewer(600))
 @given(problems())
 def test_out_and_lse_equal_the_oracle(case: Case) -> None:
     got = hw.attention(*case.args, **case.options, return_lse=True, threads=1)
     assert_expected(got, case, oracle_of(case))
 
 
-@settings(max_examples=600)
+@settings(max_examples=fewer(600))
 @given(problems(), SIDE, SIDE)
 def test_tiles_of_any_size_equal_the_oracle(case: Case, rows: int, cols: int) -> None:
     assert_expected(with_tiles(case, (rows, cols)), case, oracle_of(case))
 
 
 @pytest.mark.parametrize("path", PATHS, ids=lambda path: path.name)
-@settings(max_examples=250)
+@settings(max_examples=fewer(250))
 @given(case=problems(), rows=SIDE, cols=SIDE)
 def test_whatever_is_tried_first_every_problem_equals_the_oracle(
     path: paths.Path, case: Case, rows: int, cols: int
@@ -73,7 +74,7 @@ def test_whatever_is_tried_first_every_problem_equals_the_oracle(
     assert_expected(got, case, oracle_of(case))
 
 
-@settings(max_examples=250)
+@settings(max_examples=fewer(250))
 @given(
     problems(
         wild="none",
@@ -105,7 +106,7 @@ def test_a_forced_path_is_taken() -> None:
         assert passes == [Pass(path.name, (0,), (0, 9))]
 
 
-@settings(max_examples=100)
+@settings(max_examples=fewer(100))
 @given(problems(dropout=st.sampled_from([0.0625, 0.5])), SIDE, SIDE)
 def test_one_number_is_drawn_and_only_for_dropout(case: Case, rows: int, cols: int) -> None:
     ours, theirs = (np.random.default_rng(case.recipe.seed) for _ in range(2))

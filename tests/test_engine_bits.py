@@ -16,6 +16,7 @@ from ml_dtypes import bfloat16
 from strategies import Case, problems
 
 import headwise as hw
+from examples import fewer
 from headwise import masks
 from headwise.core.paths import RAW, REFERENCE, RUNNING, Path
 
@@ -104,7 +105,7 @@ def test_the_same_bits_of_long_sequences(option: str) -> None:
     assert_same_bits(Batch(3, 700, 650, 4, 4, 1.0, np.float32), option, (2, 3))
 
 
-@settings(max_examples=40)
+@settings(max_examples=fewer(40))
 @given(
     st.integers(1, 700) | st.sampled_from([1, 63, 64, 65, 127, 128, 129, 512, 513]),
     st.integers(1, 300) | st.sampled_from([1, 64, 128, 129]),
@@ -264,7 +265,7 @@ def test_inputs_are_read_and_nothing_else(path: Path, writable: bool) -> None:
         assert array.flags.writeable == writable
 
 
-@settings(max_examples=150)
+@settings(max_examples=fewer(150))
 @given(problems(layouts=("writable", "writable", "writable")))
 def test_no_input_of_any_kind_is_written_to(case: Case) -> None:
     inputs = [*case.args, case.options.get("bias"), case.options.get("sinks")]
@@ -315,7 +316,7 @@ def test_nothing_is_kept_after_a_call(threads: int) -> None:
     assert all(each() is None for each in kept)
 
 
-@settings(max_examples=200)
+@settings(max_examples=fewer(200))
 @given(problems())
 def test_error_state_and_warnings_of_the_caller_change_nothing(case: Case) -> None:
     usual = hw.attention(*case.args, **case.options, return_lse=True)

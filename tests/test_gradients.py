@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from strategies import Case, problems
 
 import headwise as hw
+from examples import fewer
 from headwise.core import paths
 from headwise.testing import check_vjp
 
@@ -39,13 +40,13 @@ def assert_gradients(case: Case, with_lse: bool = False) -> None:
 
 
 # ------------------------------------------------------------------------------------ against the formulas
-@settings(max_examples=300)
+@settings(max_examples=fewer(300))
 @given(problems(), st.booleans())
 def test_gradients_are_those_of_the_formulas(case: Case, with_lse: bool) -> None:
     assert_gradients(case, with_lse)
 
 
-@settings(max_examples=300)
+@settings(max_examples=fewer(300))
 @given(problems(), SIDE, SIDE, st.integers(1, 3), st.integers(1, 4), st.booleans())
 def test_tiles_of_any_size_give_them(case: Case, rows: int, cols: int, height: int, shares: int, alone: bool) -> None:
     with in_tiles(rows, cols, height, shares, alone):
@@ -53,7 +54,7 @@ def test_tiles_of_any_size_give_them(case: Case, rows: int, cols: int, height: i
 
 
 @pytest.mark.parametrize("path", paths.PATHS, ids=lambda path: path.name)
-@settings(max_examples=80)
+@settings(max_examples=fewer(80))
 @given(case=problems(), rows=SIDE, cols=SIDE)
 def test_whatever_path_the_forward_pass_took(path: paths.Path, case: Case, rows: int, cols: int) -> None:
     with forced(path), in_tiles(rows, cols):
@@ -70,7 +71,7 @@ DIFFERENTIABLE = {
 }
 
 
-@settings(max_examples=100)
+@settings(max_examples=fewer(100))
 @given(problems(**DIFFERENTIABLE), SIDE, SIDE, st.integers(1, 2))
 def test_gradients_agree_with_differences(case: Case, rows: int, cols: int, height: int) -> None:
     """All options at once, in float64."""

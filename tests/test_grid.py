@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import Ruled, build_rule, leads, rules, score_lead
 
+from examples import fewer
 from headwise import alibi, attention_plan, masks
 from headwise.core.grid import Grid, Stacking, backward_grid, grid_of
 from headwise.core.masks import ALL, NONE, SOME, UNSURE
@@ -56,7 +57,7 @@ def assert_states(ruled: Ruled, at: Index, rows: Any, cols: Any, sure: bool) -> 
         assert states[i, j] == state_of(block) or (not sure and states[i, j] == UNSURE), (at, i, j)
 
 
-@settings(max_examples=300)
+@settings(max_examples=fewer(300))
 @given(rules(), st.data())
 def test_states_never_contradict_the_block(ruled: Ruled, data: st.DataObject) -> None:
     if 0 in ruled.scores:
@@ -69,7 +70,7 @@ def test_states_never_contradict_the_block(ruled: Ruled, data: st.DataObject) ->
 @pytest.mark.parametrize("negated", [False, True], ids=["as it is", "negated"])
 @pytest.mark.parametrize("share", ["one", "items"])
 @pytest.mark.parametrize("kind", SURE)
-@settings(max_examples=25)
+@settings(max_examples=fewer(25))
 @given(data=st.data())
 def test_these_kinds_are_always_sure(kind: str, share: str, negated: bool, data: st.DataObject) -> None:
     sizes = data.draw(st.tuples(*[st.sampled_from([1, 2, 5, 13])] * 2))
@@ -94,7 +95,7 @@ def test_one_part_that_decides_spares_the_block() -> None:
     assert states[1, 0] == UNSURE
 
 
-@settings(max_examples=300)
+@settings(max_examples=fewer(300))
 @given(rules(), st.sampled_from(["u4", "u8"]), st.data())
 def test_bits_are_the_block_in_words(ruled: Ruled, word: str, data: st.DataObject) -> None:
     if 0 in ruled.scores:
@@ -132,7 +133,7 @@ def blocks_of(grid: Grid, span: slice) -> list[slice]:
     return [slice(i, i + step) for i in range(span.start, span.stop, step)]
 
 
-@settings(max_examples=200)
+@settings(max_examples=fewer(200))
 @given(ruled_grids())
 def test_spans_and_edges_cut_all_queries_and_keys(drawn: tuple[Ruled, Grid]) -> None:
     _, grid = drawn
@@ -145,7 +146,7 @@ def test_spans_and_edges_cut_all_queries_and_keys(drawn: tuple[Ruled, Grid]) -> 
     )
 
 
-@settings(max_examples=300)
+@settings(max_examples=fewer(300))
 @given(ruled_grids())
 def test_states_of_a_grid_are_exact(drawn: tuple[Ruled, Grid]) -> None:
     ruled, grid = drawn
@@ -155,7 +156,7 @@ def test_states_of_a_grid_are_exact(drawn: tuple[Ruled, Grid]) -> None:
             assert grid.states(at, span).tolist() == wanted
 
 
-@settings(max_examples=300)
+@settings(max_examples=fewer(300))
 @given(ruled_grids(), st.booleans())
 def test_steps_visit_what_can_be_seen_once_and_in_order(drawn: tuple[Ruled, Grid], backwards: bool) -> None:
     ruled, grid = drawn
@@ -200,7 +201,7 @@ def assert_steps(grid: Grid, dense: Any, at: Index, span: slice, backwards: bool
     assert list(steps.unseen) == [b for b in visited if not visited[b]]
 
 
-@settings(max_examples=200)
+@settings(max_examples=fewer(200))
 @given(ruled_grids())
 def test_alive_are_the_queries_that_see_a_key(drawn: tuple[Ruled, Grid]) -> None:
     ruled, grid = drawn
@@ -224,7 +225,7 @@ def numbered(lead: Index, n: int) -> Any:
     return frozen(np.arange(math.prod((*lead, n)), dtype=np.float64).reshape(*lead, n, 1))
 
 
-@settings(max_examples=300)
+@settings(max_examples=fewer(300))
 @given(leads(), st.sampled_from([1, 2, 5, 0]), st.sampled_from([1, 2, 7]), st.integers(1, 3), st.integers(1, 3), SEEDS)
 def test_tasks_cover_every_query_of_every_head_once(
     drawn: tuple[Index, Index, Index], n_q: int, n_k: int, rows: int, threads: int, seed: int

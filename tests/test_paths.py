@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import headwise as hw
+from examples import fewer
 from headwise.core import paths
 from headwise.core.paths import (
     EXACT,
@@ -130,7 +131,7 @@ def results(draw: st.DrawFn) -> Scored:
         return scored(scores.astype(dtype), v.astype(dtype), seen)
 
 
-@settings(max_examples=1000)
+@settings(max_examples=fewer(1000))
 @given(results())
 def test_what_is_accepted_lies_within_the_bound(given: Scored) -> None:
     assume(given.seen.any())  # else no tile would have been computed
@@ -171,14 +172,14 @@ def refused(given: Scored) -> Any:
     return found
 
 
-@settings(max_examples=1000)
+@settings(max_examples=fewer(1000))
 @given(results())
 def test_what_is_refused_is_what_the_rules_refuse(given: Scored) -> None:
     assume(given.seen.any())
     np.testing.assert_array_equal(looked_at(given, given.raw), refused(given))
 
 
-@settings(max_examples=500)
+@settings(max_examples=fewer(500))
 @given(results())
 def test_a_head_is_refused_for_itself_alone(given: Scored) -> None:
     """And so is a head whose first keys are too large, and a block that outgrew its reference."""

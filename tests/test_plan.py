@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from strategies import Ruled, rules
 
 import headwise as hw
+from examples import fewer
 from headwise import attention_plan, masks
 
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -91,7 +92,7 @@ def test_counts_of_sizes_of_its_own_choice(sizes: tuple[int, int], options: dict
     assert_counts(plan, mask.dense((3, n_q, n_k)))
 
 
-@settings(max_examples=200)
+@settings(max_examples=fewer(200))
 @given(rules(), st.tuples(st.integers(1, 5), st.integers(1, 5)))
 def test_counts_of_any_mask(ruled: Ruled, tile: tuple[int, int]) -> None:
     *lead, n_q, n_k = ruled.scores

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from layouts import LAYOUTS
 from strategies import Case, Ruled, problems, rules
 
+from examples import fewer
 from headwise import attention_steps, merge_attention, scaled_dot_product_attention
 from headwise.core.softmax import Partial, empty_part, finish, merge, part
 
@@ -39,7 +40,7 @@ def bits(arrays: Any) -> list[bytes]:
 
 
 # ------------------------------------------------------------------------------------ against the oracle
-@settings(max_examples=600)
+@settings(max_examples=fewer(600))
 @given(problems())
 def test_out_and_weights_equal_the_oracle(case: Case) -> None:
     wanted = oracle_of(case)
@@ -48,7 +49,7 @@ def test_out_and_weights_equal_the_oracle(case: Case) -> None:
     assert_weights(weights, case, wanted)
 
 
-@settings(max_examples=300)
+@settings(max_examples=fewer(300))
 @given(problems())
 def test_steps_equal_the_oracle(case: Case) -> None:
     wanted, steps = oracle_of(case), attention_steps(*case.args, **case.options)
@@ -57,7 +58,7 @@ def test_steps_equal_the_oracle(case: Case) -> None:
     assert_out(steps.out, case, wanted)
 
 
-@settings(max_examples=150)
+@settings(max_examples=fewer(150))
 @given(problems())
 def test_steps_are_the_definition_and_have_its_shapes(case: Case) -> None:
     steps = attention_steps(*case.args, **case.options)
@@ -71,7 +72,7 @@ def test_steps_are_the_definition_and_have_its_shapes(case: Case) -> None:
     np.testing.assert_array_equal(steps.masked[case.visible], steps.biased[case.visible])
 
 
-@settings(max_examples=150)
+@settings(max_examples=fewer(150))
 @given(problems())
 def test_rows_of_weights(case: Case) -> None:
     steps = attention_steps(*case.args, **case.options)
@@ -93,7 +94,7 @@ def sink_column(case: Case) -> Any:
     return sinks[:, None] if sinks.ndim and len(case.scores) > 2 else sinks
 
 
-@settings(max_examples=150)
+@settings(max_examples=fewer(150))
 @given(problems(wild="hidden"))
 def test_a_query_that_sees_nothing_gets_nothing(case: Case) -> None:
     steps = attention_steps(*case.args, **case.options)
@@ -105,7 +106,7 @@ def test_a_query_that_sees_nothing_gets_nothing(case: Case) -> None:
 
 
 # ------------------------------------------------------------------------- nothing but the numbers counts
-@settings(max_examples=150)
+@settings(max_examples=fewer(150))
 @given(problems(layouts=("writable", "writable", "writable")))
 def test_inputs_are_never_written_to(case: Case) -> None:
     inputs = [*case.args, case.options.get("bias"), case.options.get("sinks")]
@@ -117,7 +118,7 @@ def test_inputs_are_never_written_to(case: Case) -> None:
     assert bits(arrays) == before
 
 
-@settings(max_examples=200)
+@settings(max_examples=fewer(200))
 @given(problems())
 def test_error_state_and_warnings_of_the_caller_change_nothing(case: Case) -> None:
     usual = attention_steps(*case.args, **case.options)
@@ -128,7 +129,7 @@ def test_error_state_and_warnings_of_the_caller_change_nothing(case: Case) -> No
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@settings(max_examples=30)
+@settings(max_examples=fewer(30))
 @given(data=st.data())
 def test_layout_does_not_count(layout: str, data: st.DataObject) -> None:
     case = data.draw(problems(layouts=(layout,) * 3, wild="hidden", dropout=0.0, size_qk="normal"))
@@ -138,7 +139,7 @@ def test_layout_does_not_count(layout: str, data: st.DataObject) -> None:
     assert_within(got, plain.astype(np.float64), 2 * bounds(case, wanted) * wanted.reach[..., None], case.dtype)
 
 
-@settings(max_examples=100)
+@settings(max_examples=fewer(100))
 @given(problems(dropout=0.0))
 def test_minus_infinity_in_a_bias_masks_as_a_mask_does(case: Case) -> None:
     options = {name: value for name, value in case.options.items() if name not in ("causal", "bias")}
@@ -153,7 +154,7 @@ def test_minus_infinity_in_a_bias_masks_as_a_mask_does(case: Case) -> None:
 
 
 # --------------------------------------------------------------------------------------------- symmetries
-@settings(max_examples=100)
+@settings(max_examples=fewer(100))
 @given(problems(dropout=0.0))
 def test_order_of_keys_does_not_count(case: Case) -> None:
     order = np.random.default_rng(case.recipe.seed).permutation(case.scores[-1])
@@ -164,7 +165,7 @@ def test_order_of_keys_does_not_count(case: Case) -> None:
     assert_lse(steps.lse, case, wanted)
 
 
-@settings(max_examples=100)
+@settings(max_examples=fewer(100))
 @given(problems(dropout=0.0))
 def test_each_query_is_on_its_own(case: Case) -> None:
     order = np.random.default_rng(case.recipe.seed).permutation(case.scores[-2])[: case.scores[-2] // 2 + 1]
@@ -187,7 +188,7 @@ def dense_steps(case: Case, queries: Any, keys: Any, **changed: Any) -> Any:
     )
 
 
-@settings(max_examples=100)
+@settings(max_examples=fewer(100))
 @given(problems(causal=True, dropout=0.0, rule=None, bias=None))
 def test_causal_decoding_step_by_step_equals_the_whole(case: Case) -> None:
     """Query i alone, with the keys up to its own position and no mask, is row i of the causal run."""
@@ -205,7 +206,7 @@ def test_causal_decoding_step_by_step_equals_the_whole(case: Case) -> None:
 
 
 # --------------------------------------------------------------------------------------------------- masks
-@settings(max_examples=300)
+@settings(max_examples=fewer(300))
 @given(rules())
 def test_dense_mask_equals_the_predicate(ruled: Ruled) -> None:
     mask, scores = ruled.mask, ruled.scores
@@ -214,7 +215,7 @@ def test_dense_mask_equals_the_predicate(ruled: Ruled) -> None:
     np.testing.assert_array_equal(dense, ruled.dense)
 
 
-@settings(max_examples=150)
+@settings(max_examples=fewer(150))
 @given(rules(), st.integers(1, 6), st.integers(1, 6))
 def test_every_tile_of_a_grid_equals_its_block(ruled: Ruled, height: int, width: int) -> None:
     mask, scores = ruled.mask, ruled.scores
@@ -226,7 +227,7 @@ def test_every_tile_of_a_grid_equals_its_block(ruled: Ruled, height: int, width:
                 assert_tile(mask.tile(scores, at, rows, cols), ruled.dense[at][slice(*rows), slice(*cols)])
 
 
-@settings(max_examples=200)
+@settings(max_examples=fewer(200))
 @given(rules(), st.data())
 def test_any_tile_equals_its_block(ruled: Ruled, data: st.DataObject) -> None:
     mask, scores = ruled.mask, ruled.scores
@@ -266,7 +267,7 @@ def merged_at_random(data: st.DataObject, parts: list[Partial]) -> Partial:
     return parts[0]
 
 
-@settings(max_examples=150)
+@settings(max_examples=fewer(150))
 @given(problems(dropout=0.0, sinks=False, wild="none", dtypes=("float64",) * 3), st.data())
 def test_merged_parts_are_the_whole(case: Case, data: st.DataObject) -> None:
     wanted, masked = expected(case), attention_steps(*case.args, **case.options).masked
@@ -278,7 +279,7 @@ def test_merged_parts_are_the_whole(case: Case, data: st.DataObject) -> None:
     assert_lse(lse, case, wanted)
 
 
-@settings(max_examples=100)
+@settings(max_examples=fewer(100))
 @given(
     problems(dropout=0.0, sinks=False, wild="none", size_qk="normal", scale=None, dtypes=("float64",) * 3), st.data()
 )
@@ -305,7 +306,7 @@ def repeated(v: Any, scores: tuple[int, ...]) -> Any:
     return np.broadcast_to(v, (*scores[:-2], *v.shape[-2:]))
 
 
-@settings(max_examples=150)
+@settings(max_examples=fewer(150))
 @given(problems(dropout=0.0, wild="hidden"), st.data())
 def test_merged_results_are_the_whole(case: Case, data: st.DataObject) -> None:
     """Each piece by a call of its own; the sinks, if any, go with one of them."""
@@ -323,7 +324,7 @@ def test_merged_results_are_the_whole(case: Case, data: st.DataObject) -> None:
     assert_lse(lse, case, wanted)
 
 
-@settings(max_examples=100)
+@settings(max_examples=fewer(100))
 @given(
     st.lists(st.sampled_from([0.0, 1.0, -30.0, 700.0, -700.0, -np.inf]), min_size=3, max_size=3),
     st.integers(0, 2**32 - 1),
@@ -339,7 +340,7 @@ def test_merge_is_associative_and_commutative(offsets: list[float], seed: int) -
         np.testing.assert_allclose(lse, results[0][1], rtol=1e-15, atol=1e-15)
 
 
-@settings(max_examples=50)
+@settings(max_examples=fewer(50))
 @given(st.sampled_from([0.0, 1e5, -1e5, -np.inf]), st.integers(0, 2**32 - 1))
 def test_a_part_of_nothing_changes_no_bit(offset: float, seed: int) -> None:
     """Nor does one that was given keys, none of which may be attended to, and a reference of its own."""
@@ -351,7 +352,7 @@ def test_a_part_of_nothing_changes_no_bit(offset: float, seed: int) -> None:
 
 
 # ------------------------------------------------------------------------------------------------- dropout
-@settings(max_examples=100)
+@settings(max_examples=fewer(100))
 @given(problems(dropout=st.sampled_from([0.0625, 0.5, 1.0])))
 def test_dropout_leaves_the_returned_weights_alone(case: Case) -> None:
     without = {name: value for name, value in case.options.items() if name not in ("dropout", "rng")}
@@ -363,7 +364,7 @@ def test_dropout_leaves_the_returned_weights_alone(case: Case) -> None:
         assert not dropped.out.any()
 
 
-@settings(max_examples=60)
+@settings(max_examples=fewer(60))
 @given(problems(rule=None, d_k=1, d_v=1, wild="none", dropout=0.5), st.data())
 def test_what_is_dropped_depends_on_the_place_alone(case: Case, data: st.DataObject) -> None:
     """Not on how many queries, keys or items there are."""

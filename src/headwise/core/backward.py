@@ -460,7 +460,7 @@ def _clear(x: Array, bits: Array) -> None:
 def _scale(x: Array, scale: float) -> None:
     """Multiply in place: in float64 where a scale would lose digits otherwise."""
     factor = product_dtype(x.dtype, scale).type(scale)
-    np.multiply(x, factor, out=x, casting="unsafe")
+    np.multiply(x, factor, out=x, dtype=factor.dtype, casting="unsafe")  # NumPy 1 would stay in float32
 
 
 def _shares(p: Problem, grid: Grid) -> int:

@@ -244,7 +244,7 @@ def softmax_vjp(x: ArrayLike, axis: int = -1) -> tuple[Array, Vjp]:
     References
     ----------
     .. [1] Bridle, "Training stochastic model recognition algorithms as networks can lead to maximum mutual information
-       estimation of parameters", NeurIPS 1989, equation 12.
+       estimation of parameters", NeurIPS 1989.
 
     Examples
     --------
@@ -329,7 +329,7 @@ def attention_vjp(
     References
     ----------
     .. [1] Dao et al., "FlashAttention", NeurIPS 2022, appendix B.2; Rabe, Staats, "Self-attention does not need O(n^2)
-       memory", arXiv:2112.05682, section 3.
+       memory", arXiv:2112.05682.
 
     Examples
     --------

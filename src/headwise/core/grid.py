@@ -421,10 +421,10 @@ def grid_of(p: Problem, threads: int | None, tile: tuple[int, int] | None = None
     return _grid(p, rule, sizes, threads, (wide, -(-p.scores[-2] // (sizes.height * sizes.rows))), contiguous)
 
 
-def backward_grid(p: Problem, threads: int | None, sizes: Tiling | None = None) -> Grid:
+def backward_grid(p: Problem, threads: int | None) -> Grid:
     """Tiles for the gradients of a problem: a task has all queries of some heads, or a share of them."""
     rule = rule_of(p)
-    sizes = backward_tiling(p, rule) if sizes is None else sizes
+    sizes = backward_tiling(p, rule)
     n_tiles = 2 + (p.softcap is not None) + (p.dropout > 0)
     wide = sizes.cols * n_tiles + 3 * (p.q.shape[-1] + p.v.shape[-1])
     grid = _grid(p, rule, sizes, threads, (wide, backward_shares(p)), False)

@@ -393,6 +393,9 @@ BACKWARD_FAULTS = {
     "all rows taken for raw": [(BACKWARD, "RAW if raw.all() and not unsure else REFERENCE\n", "RAW\n")],
     "one row not raw, none raw": [(BACKWARD, "raw.any() != raw.all() or ", "")],
     "totals never made again": [(BACKWARD, "unsure = ~(reach <= _APART)", "unsure = reach < 0")],
+    "totals made again by the keys of another head": [
+        (BACKWARD, "keys.length * abs(self.p.scale)", "keys.length[:1] * abs(self.p.scale)")
+    ],
     "totals made again without sinks": [
         (BACKWARD, "if self.sinks is not None:\n            sinks = self", "if False:\n            sinks = self")
     ],

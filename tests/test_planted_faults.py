@@ -432,7 +432,12 @@ PATIENCE = 240
 
 def judge(package, judges=JUDGES):
     """Run the judging tests against a package; return pytest's exit code, -1 if it never ended, and what it printed."""
-    options = (*BARELY, "-o", f"faulthandler_timeout={HANGS}")
+    options = (
+        *BARELY,
+        "--assert=plain",
+        "-o",
+        f"faulthandler_timeout={HANGS}",
+    )  # nobody reads how the two sides differ
     ran = subprocess.Popen(
         [sys.executable, "-m", "pytest", *options, *(str(TESTS / name) for name in judges)],
         env={**os.environ, "PYTHONPATH": str(package.parent), "PYTHONDONTWRITEBYTECODE": "1", **NO_PLUGINS},

@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from bits import bits
 
 import headwise as hw
 from headwise.core.softmax import (
@@ -329,7 +330,7 @@ def test_nothing_is_the_identity_of_merge(index: int) -> None:
     nothing = empty_part((3, 5), 2)
     for merged in (merge(nothing, piece), merge(piece, nothing)):
         for found, expected in zip(merged, piece, strict=True):
-            assert found.tobytes() == np.ascontiguousarray(expected).tobytes()  # bit for bit
+            assert bits(found) == bits(np.ascontiguousarray(expected))  # bit for bit
 
 
 @pytest.mark.parametrize("peak", [None, 0.0, 300.0], ids=str)
@@ -787,12 +788,12 @@ def test_add_is_merge_where_references_are_equal(dtype: Any) -> None:
     scores, v, _ = scene(dtype, "queries first", n_k=8)
     halves = [part(scores[..., keys], v[..., keys, :], 0.25) for keys in (slice(0, 3), slice(3, 8))]
     whole = Partial(*(np.array(field) for field in halves[0]))
-    before = [field.tobytes() for field in halves[1]]
-    same, peak = whole.acc, whole.peak.tobytes()
+    before = bits(halves[1])
+    same, peak = whole.acc, bits(whole.peak)
     add(whole, halves[1])
     assert whole.acc is same
-    assert [field.tobytes() for field in halves[1]] == before
-    assert whole.peak.tobytes() == peak
+    assert bits(halves[1]) == before
+    assert bits(whole.peak) == peak
     for mine, merged in zip(whole, merge(*halves), strict=True):
         np.testing.assert_allclose(mine, merged, rtol=8 * np.finfo(dtype).eps, atol=8 * np.finfo(dtype).eps)
     assert_part(whole, by_formula(scores, v, True, 0.25), dtype)
@@ -846,4 +847,4 @@ def test_divided_and_log_total_are_finish(dtype: Any) -> None:
         for lse in (log_total(whole), finish(whole)[1]):
             assert lse.dtype == dtype
             np.testing.assert_allclose(lse, lses, rtol=1e-6)
-    assert [x.tobytes() for x in whole] == [x.astype(dtype).tobytes() for x in (acc, total, peak)]
+    assert bits(whole) == [bits(x.astype(dtype)) for x in (acc, total, peak)]

@@ -141,7 +141,7 @@ def test_layout_does_not_count(layout: str, data: st.DataObject) -> None:
 def test_minus_infinity_in_a_bias_masks_as_a_mask_does(case: Case) -> None:
     options = {name: value for name, value in case.options.items() if name not in ("causal", "bias")}
     finite = np.where(case.visible, case.dense_bias, 0)
-    # where nothing is hidden, no mask: one that hides nothing still sends a NaN of v the guarded way, which sums otherwise
+    # where nothing is hidden, no mask: with one, a NaN of v takes the guarded way, which adds in another order
     mask = None if case.visible.all() else case.visible
     masked = attention_steps(case.q, case.k, case.v, mask, bias=finite, **options)
     biased = attention_steps(case.q, case.k, case.v, bias=np.where(case.visible, finite, -np.inf), **options)

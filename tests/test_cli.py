@@ -614,7 +614,7 @@ def test_headwise_alone_prints_its_help(capsys: Capture) -> None:
     text = capsys.readouterr().out
     assert main(["-h"]) == 0
     assert capsys.readouterr().out == text
-    assert re.findall(r"^    (\w+)  ", text, re.MULTILINE) == ["demo", "attend", "info", "bench"]
+    assert re.findall(r"^    (\w+)  ", text, re.MULTILINE) == ["demo", "attend", "info", "bench", "check"]
 
 
 @pytest.mark.parametrize("command", ["demo", "attend", "info", "bench"])

@@ -19,7 +19,16 @@ import pytest
 from bits import bits
 
 from headwise import files
-from headwise.files import FileError, array_names, check_target, read_arrays, shown, write_arrays, write_bytes
+from headwise.files import (
+    FileError,
+    array_names,
+    check_target,
+    read_arrays,
+    read_bytes,
+    shown,
+    write_arrays,
+    write_bytes,
+)
 
 ARRAYS = {
     "half": np.arange(6, dtype=np.float16).reshape(2, 3),
@@ -575,6 +584,18 @@ def test_bytes_are_written_as_arrays_are(tmp_path: Path) -> None:
     write_bytes(path, b"2", ending=".png", force=True)
     assert (path.read_bytes(), path.stat().st_mode & 0o777) == (b"2", 0o604)
     assert only(tmp_path) == ["out.png"]
+
+
+def test_bytes_are_read_up_to_a_most(tmp_path: Path) -> None:
+    path = tmp_path / "in.py"
+    path.write_bytes(b"\xff\r\n")
+    assert read_bytes(path, most=3) == b"\xff\r\n"
+    with pytest.raises(FileError, match=r"in\.py: expected at most 2 bytes, got 3; name a smaller file"):
+        read_bytes(path, most=2)
+    with pytest.raises(FileError, match=r"expected a file, got a folder; name a regular file"):
+        read_bytes(tmp_path, most=2)
+    with pytest.raises(FileError, match=r"none: expected a file that can be read, got 'No such file or directory'"):
+        read_bytes(tmp_path / "none", most=2)
 
 
 def test_no_error_says_more_than_its_file(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """The command line: parsing, printing and exit codes only; `demo` and `bench` compute, `console` draws.
 
-Exit codes: 0 done (`headwise` alone prints its help), 2 a mistake, said in one line on standard error, 130 interrupted
-(143 by SIGTERM, 129 by SIGHUP).
+`check` is parsed and run by `cli_check`. Exit codes: 0 done (`headwise` alone prints its help), 1 `check` found
+something wrong, 2 a mistake, said in one line on standard error, 130 interrupted (143 by SIGTERM, 129 by SIGHUP).
 """
 
 import argparse
@@ -15,7 +15,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from headwise import __version__, console, demo, induction
+from headwise import __version__, cli_check, console, demo, induction
+from headwise.arguments import Parser, UsageError, command, count, finite, integer, names, positive, seed
 from headwise.bench import cases, page, peers, report
 from headwise.bench.agreement import BenchError
 from headwise.bench.conditions import usable_cores
@@ -31,72 +32,23 @@ _GLUED = (
     "--threads",
     "--repeat",
     "--seed",
+    "--hints",
+    "--time-limit",
+    "--memory-limit",
+    "--jobs",
 )  # their values may begin with a dash
-_COMMANDS = ("demo", "attend", "info", "bench")
+_COMMANDS = ("demo", "attend", "info", "bench", "check")
 _WIDTH = 80  # columns, of lines that can be folded
 _PATIENCE = 0.5  # seconds that a run may take before a bar is drawn
 _T = TypeVar("_T")
 
 
-class _UsageError(Exception):
-    """A mistake of the user; the text is one sentence."""
-
-
 # ------------------------------------------------------------------------------------------- parsing
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise _UsageError(f"{message}; see {self.prog} -h")
-
-    def _print_message(self, message: str, file: Any = None) -> None:  # argparse's own hides a failed write
-        console.emit(message.rstrip("\n"), file)
-
-
-def _integer(text: str) -> int:
-    with suppress(ValueError):
-        if text.isascii() and "_" not in text:
-            return int(text)
-    raise argparse.ArgumentTypeError(f"expected an integer, got '{shown(text, 60)}'")
-
-
-def _count(text: str) -> int:
-    with suppress(argparse.ArgumentTypeError):
-        if (number := _integer(text)) >= 1:
-            return number
-    raise argparse.ArgumentTypeError(f"expected an integer >= 1, got '{shown(text, 60)}'")
-
-
-def _seed(text: str) -> int:
-    with suppress(argparse.ArgumentTypeError):
-        if (number := _integer(text)) >= 0:
-            return number
-    raise argparse.ArgumentTypeError(f"expected an integer >= 0, got '{shown(text, 60)}'")
-
-
 def _threads(text: str) -> int:
     with suppress(argparse.ArgumentTypeError):
-        if 1 <= (number := _integer(text)) <= demo.MOST_THREADS:
+        if 1 <= (number := integer(text)) <= demo.MOST_THREADS:
             return number
     raise argparse.ArgumentTypeError(f"expected an integer from 1 to {demo.MOST_THREADS}, got '{shown(text, 60)}'")
-
-
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",")]
-
-
-def _finite(text: str) -> float:
-    with suppress(ValueError):
-        number = float(text)
-        if math.isfinite(number):
-            return number
-    raise argparse.ArgumentTypeError(f"expected a finite number, got '{shown(text, 60)}'")
-
-
-def _positive(text: str) -> float:
-    with suppress(ValueError):
-        number = float(text)
-        if 0 < number < math.inf:
-            return number
-    raise argparse.ArgumentTypeError(f"expected a finite number above 0, got '{shown(text, 60)}'")
 
 
 def _window(text: str) -> tuple[int | None, int | None]:
@@ -124,13 +76,13 @@ def _glue(arguments: Sequence[str]) -> list[str]:
     return glued
 
 
-def _parser() -> _Parser:
-    parser = _Parser(prog="headwise", description="Attention for NumPy.", allow_abbrev=False)
+def _parser() -> Parser:
+    parser = Parser(prog="headwise", description="Attention for NumPy.", allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"headwise {__version__}")
     parser.set_defaults(run=lambda options: parser.format_help().rstrip())
     commands = parser.add_subparsers(title="commands", metavar="COMMAND")
     _add_demo(
-        _command(
+        command(
             commands,
             "demo",
             "attention over a real sentence, and over 20,000 tokens",
@@ -138,31 +90,23 @@ def _parser() -> _Parser:
         )
     )
     _add_attend(
-        _command(
+        command(
             commands, "attend", "attention over arrays from a file, of any length", "in.npz -o out.npz --window -,0"
         )
     )
-    info = _command(commands, "info", "versions, CPU, BLAS, threads and extras of this installation", "--json")
+    info = command(commands, "info", "versions, CPU, BLAS, threads and extras of this installation", "--json")
     info.set_defaults(run=_run_info)
-    _add_bench(_command(commands, "bench", "time and memory beside other attention", "--cases tiny --peers naive"))
-    return parser
-
-
-def _command(commands: Any, name: str, text: str, example: str) -> argparse.ArgumentParser:
-    epilog = f"example: headwise {name} {example}"
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name, help=text, description=text[0].upper() + text[1:] + ".", epilog=epilog, allow_abbrev=False
-    )
-    parser.add_argument("--json", action="store_true", help="print one JSON object and nothing else")
+    _add_bench(command(commands, "bench", "time and memory beside other attention", "--cases tiny --peers naive"))
+    cli_check.add(commands)
     return parser
 
 
 def _add_demo(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--head", type=_integer, metavar="H", help="the head of the sentence to draw, from 0")
+    parser.add_argument("--head", type=integer, metavar="H", help="the head of the sentence to draw, from 0")
     parser.add_argument("--causal", action="store_true", help="no token of the sentence sees a later one")
     small = "instead, a small transformer on sequences that repeat themselves: its induction heads at work"
     parser.add_argument("--induction", action="store_true", help=small)
-    parser.add_argument("--seed", type=_seed, metavar="N", help="of those sequences (default 0)")
+    parser.add_argument("--seed", type=seed, metavar="N", help="of those sequences (default 0)")
     parser.set_defaults(run=_run_demo)
 
 
@@ -174,8 +118,8 @@ def _add_attend(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--window", type=_window, metavar="L,R", help="keys seen left and right of the own one; - is all"
     )
-    parser.add_argument("--scale", type=_finite, metavar="X", help="multiplies the scores (default 1/sqrt(d_k))")
-    parser.add_argument("--softcap", type=_positive, metavar="C", help="caps the scores: C tanh(scores / C)")
+    parser.add_argument("--scale", type=finite, metavar="X", help="multiplies the scores (default 1/sqrt(d_k))")
+    parser.add_argument("--softcap", type=positive, metavar="C", help="caps the scores: C tanh(scores / C)")
     parser.add_argument("--lse", action="store_true", help="show and write the log-sum-exp of each query's scores too")
     weights = (
         "run the definition, in memory for all scores, and write its weights too; without -o, draw the first head's"
@@ -191,18 +135,18 @@ def _add_attend(parser: argparse.ArgumentParser) -> None:
 def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cases",
-        type=_names,
+        type=names,
         metavar="A,B",
         help="cases or groups of them, such as 'backward' for gradients; 'list' prints them all "
         "(default: all but 'long'; takes minutes and GiB)",
     )
     parser.add_argument(
         "--peers",
-        type=_names,
+        type=names,
         metavar="A,B",
         help=f"whom to compare with: {', '.join(peers.PEERS)} (default: those that are installed)",
     )
-    parser.add_argument("--repeat", type=_count, default=9, metavar="N", help="rounds of timing (default 9)")
+    parser.add_argument("--repeat", type=count, default=9, metavar="N", help="rounds of timing (default 9)")
     parser.add_argument(
         "--threads", type=_threads, metavar="N", help="threads of everybody (default: the cores to use)"
     )
@@ -221,7 +165,7 @@ def _run_demo(options: argparse.Namespace) -> str:
     except FileError:  # a ValueError too: the sample itself is damaged
         raise
     except ValueError as error:
-        raise _UsageError(f"--{error}") from error
+        raise UsageError(f"--{error}") from error
     return console.as_json(result) if options.json else _demo_text(result, console.look(sys.stdout))
 
 
@@ -255,11 +199,11 @@ def _demo_text(result: demo.Demo, look: console.Look) -> str:
 
 def _run_induction(options: argparse.Namespace) -> str:
     if not options.induction:
-        raise _UsageError("--seed: expected --induction with it, got none; see headwise demo -h")
+        raise UsageError("--seed: expected --induction with it, got none; see headwise demo -h")
     others = ["--head"] * (options.head is not None) + ["--causal"] * options.causal
     if others:
         expected = "expected neither --head nor --causal with it, which are of the sentence"
-        raise _UsageError(f"--induction: {expected}, got {listed(others)}; see headwise demo -h")
+        raise UsageError(f"--induction: {expected}, got {listed(others)}; see headwise demo -h")
     result = demo.induction_demo(options.seed or 0)
     return console.as_json(result) if options.json else _induction_text(result, console.look(sys.stdout))
 
@@ -326,7 +270,7 @@ def _head_row(head: demo.HeadSummary, tokens: Sequence[str], look: console.Look)
 def _run_attend(options: argparse.Namespace) -> str:
     output = options.output
     if output is None and options.force:
-        raise _UsageError("--force: expected -o OUT with it, got none; see headwise attend -h")
+        raise UsageError("--force: expected -o OUT with it, got none; see headwise attend -h")
     if output is not None:
         check_target(output, force=options.force, source=options.input)
     result = _attended(options)
@@ -347,7 +291,7 @@ def _attended(options: argparse.Namespace) -> demo.Attended:
             return demo.attend(options.input, **chosen, progress=partial(line.count, "attending"))
     except MemoryError as error:
         text = f"{shown(options.input)}: expected memory for its arrays and results, got too little"
-        raise _UsageError(f"{text}; attend from fewer queries at a time") from error
+        raise UsageError(f"{text}; attend from fewer queries at a time") from error
 
 
 def _attend_facts(options: argparse.Namespace, result: demo.Attended, made: dict[str, Array]) -> dict[str, Any]:
@@ -458,7 +402,7 @@ def _run_bench(options: argparse.Namespace) -> str:
         if options.write is not None:
             page.write_page(options.write, outcome, whole)
     except BenchError as error:
-        raise _UsageError(str(error)) from error
+        raise UsageError(str(error)) from error
     if options.json:
         return console.as_json(report.facts(outcome, whole))
     return _bench_text(outcome, whole, console.look(sys.stdout), options.write)
@@ -468,7 +412,7 @@ def _or_usage(option: str, choose: Callable[[Sequence[str] | None], list[_T]], n
     try:
         return choose(names)
     except ValueError as error:
-        raise _UsageError(f"{option}: {error}; see headwise bench -h") from error
+        raise UsageError(f"{option}: {error}; see headwise bench -h") from error
 
 
 def _chosen(options: argparse.Namespace) -> tuple[list[cases.Case], list[peers.Peer]]:
@@ -479,13 +423,13 @@ def _chosen(options: argparse.Namespace) -> tuple[list[cases.Case], list[peers.P
     idle = [peer.name for peer in whom if peer.name not in compared]
     if options.peers is not None and idle:
         expected = f"peers that any of these cases is compared with ({listed(compared)})"
-        raise _UsageError(f"--peers: expected {expected}, got {listed(idle)}; see headwise bench --cases list")
+        raise UsageError(f"--peers: expected {expected}, got {listed(idle)}; see headwise bench --cases list")
     whom = [peer for peer in whom if peer.name in compared]
     absent = [peer for peer in whom if not peers.is_installed(peer)]
     if options.write is not None and options.peers is not None and absent:
         missing = ", ".join(peer.name for peer in absent)
         install = "; ".join(peer.install for peer in absent)
-        raise _UsageError(f"--write: expected every named peer to be installed, got none for {missing}; {install}")
+        raise UsageError(f"--write: expected every named peer to be installed, got none for {missing}; {install}")
     return selected, whom
 
 
@@ -520,7 +464,7 @@ def _writing() -> Iterator[None]:
         _silence()
     except OSError as error:
         _silence()
-        raise _UsageError(f"standard output: expected to write all, got '{error.strerror}'; make room") from error
+        raise UsageError(f"standard output: expected to write all, got '{error.strerror}'; make room") from error
 
 
 class _Stopped(KeyboardInterrupt):
@@ -572,12 +516,16 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace | None:
     return None
 
 
-def _run(arguments: Sequence[str]) -> None:
+def _run(arguments: Sequence[str]) -> int:
+    """Run a command, whose text may come with an exit code."""
     options = _parsed(arguments)
-    if options is not None:
-        text = options.run(options)
-        with _writing():
-            console.emit(text, sys.stdout)
+    if options is None:
+        return 0
+    answer = options.run(options)
+    text, code = (answer, 0) if isinstance(answer, str) else answer
+    with _writing():
+        console.emit(text, sys.stdout)
+    return int(code)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -591,7 +539,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns
     -------
     int
-        The exit code: 0, 2 after a mistake, 128 and the signal's number when interrupted: 130 after Ctrl-C.
+        The exit code: 0, 1 where `check` found something wrong, 2 after a mistake, 128 and the signal's number when
+        interrupted: 130 after Ctrl-C.
 
     Examples
     --------
@@ -602,11 +551,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     who = " ".join(["headwise", *(word for word in arguments[:1] if word in _COMMANDS)])
     try:
         with _stopping():
-            _run(arguments)
-    except (_UsageError, FileError) as error:
+            return _run(arguments)
+    except (UsageError, FileError) as error:
         return _refuse(f"{who}: {error}")
     except MemoryError:
         return _refuse(f"{who}: expected more memory than there is here, got none; free some")
     except KeyboardInterrupt as stopped:
         return _refuse(f"{who}: interrupted", 128 + getattr(stopped, "number", signal.SIGINT))
-    return 0

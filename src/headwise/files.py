@@ -399,6 +399,31 @@ def write_bytes(path: PathLike, data: bytes, *, ending: str, force: bool = False
     _write_whole(path, lambda temporary: _write_bytes(temporary, data, _mode_of(path)), len(data), force)
 
 
+def read_bytes(path: PathLike, *, most: int) -> bytes:
+    """Return all bytes of a file.
+
+    Parameters
+    ----------
+    path : str or path-like
+        A regular file: a pipe or a device is refused.
+    most : int
+        How many bytes it may hold.
+
+    Raises
+    ------
+    FileError
+        It cannot be read, or holds more.
+    """
+    where = shown(path, 1000)
+    with _reading(where):
+        file, held = _open_regular(path, where)
+        with file:
+            data = b"" if held > most else file.read(most + 1)
+    if max(held, len(data)) > most:
+        raise _error(where, f"at most {most} bytes", max(held, len(data)), "name a smaller file")
+    return data
+
+
 def read_text(path: PathLike) -> str:
     """Return the text of a file in UTF-8, its line ends as they are.
 

@@ -1,6 +1,6 @@
-"""Checks for tests, ours and yours: whether a vjp is that of its function.
+"""Checks for tests, ours and yours: whether a vjp is that of its function, and whether attention is attention.
 
-Knows functions and differences; does not know attention.
+Knows functions and differences; what attention must do it asks of `check`.
 """
 
 from __future__ import annotations  # numpy.random is loaded when it is used, not when it is named
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from headwise.check.grade import grade
 from headwise.core.shapes import Array, Fault, Faults, Shape, array, broadcasts, generator, given_as, real, words
 
 _SCALES = (1.0, 2.0**10, 2.0**-10)  # of d_out, in one direction each: a vjp that clips shows in another size only
@@ -25,6 +26,45 @@ _EPS = float(np.finfo(np.float64).eps)
 _REMEDY_ARG = "pass a plain array of float64: real and imaginary part of a complex one as two arguments"
 _REMEDY_OUT = "f must return plain arrays of float64: real and imaginary part of a complex one as two outputs"
 _REMEDY_GRADIENT = "vjp must return plain arrays of float64: what f is given and returns is real, so its gradients are"
+
+
+def assert_attention(fn: Any, *, exercise: str = "attention", seed: int = 0, hints: int = 1) -> None:
+    """Fail, with a report that names the mistake, if an implementation of attention is wrong.
+
+    Parameters
+    ----------
+    fn : callable
+        The implementation: ``fn(q, k, v, mask=None)`` that returns ``out`` or ``(out, weights)``, or what another
+        exercise asks for. It runs in this process, without limits of time or memory.
+    exercise : str
+        ``softmax``, ``attention``, ``single_sequence``, ``causal_mask``, ``multi_head`` or ``layer``.
+    seed : int
+        From which the inputs are drawn.
+    hints : int
+        How much is said of a failure: 0 that it failed, 1 with the numbers and the mistake's name, 2 where to look, 3 the
+        formula.
+
+    Raises
+    ------
+    AssertionError
+        If a check failed; the text is the report.
+    ValueError, TypeError
+        As :func:`headwise.check.grade` does.
+
+    Examples
+    --------
+    >>> import headwise
+    >>> assert_attention(headwise.scaled_dot_product_attention)
+    >>> assert_attention(lambda q, k, v, mask=None: q @ k.T @ v)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    AssertionError: ...
+    """
+    __tracebackhide__ = True  # of this library's lines a grader need not show any
+    if not callable(fn):
+        raise AssertionError(f"assert_attention: fn: expected a function or class, got {given_as(fn)}")
+    report = grade(fn, exercise, seed=seed)
+    if not report.passed:
+        raise AssertionError(report.text(hints))
 
 
 def check_vjp(

@@ -1,0 +1,158 @@
+"""A report as text, Markdown and HTML, and the table of all formats.
+
+Every text may have come from the solution, and is escaped for where it goes. Knows no check, and writes no file.
+"""
+
+import html as markup
+import re
+from collections.abc import Callable, Iterator
+
+from headwise.check.machine import as_json, gradescope, junit
+from headwise.check.report import FAILED, PASSED, UNTAKEN, Report, Verdict
+from headwise.check.words import (
+    WORDS,
+    about,
+    check_level,
+    details,
+    line,
+    lines,
+    mistakes_of,
+    number,
+    points,
+    printed_of,
+    remarks_of,
+)
+from headwise.files import shown
+
+HINTS = ("what failed", "where to look", "the formula")
+_STYLE = (
+    "body{max-width:60em;margin:2em auto;padding:0 1em;font-family:sans-serif;line-height:1.4}"
+    ".hw-table{border-collapse:collapse}.hw-table td{padding:.2em .8em;text-align:left;vertical-align:top}"
+    ".hw-table pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:.2em 0}"
+)
+
+
+def text(report: Report, hints: int = 1) -> str:
+    """Return a report as plain text, which is the same for the same findings: no times are in it.
+
+    Parameters
+    ----------
+    report : Report
+        What grading found.
+    hints : int
+        From 0 to 3: how much is given away of each failure. What failed, where to look, the formula; 0 gives
+        neither hints nor the names of mistakes.
+
+    Raises
+    ------
+    ValueError
+        Another number of hints.
+    """
+    check_level(hints)
+    size = max((len(shown(verdict.check)) for verdict in report.verdicts), default=0)
+    said = [f"{line(report.target)}, seed {report.seed}", *(f"{name}: {what}" for name, what in about(report))]
+    for verdict in report.verdicts:
+        said.append(f"{WORDS[verdict.status]:9}  {shown(verdict.check):{size}}  {line(verdict.claim)}".rstrip())
+        said += [f"    {one}" for one in details(verdict, hints)]
+        said += [f"    printed: {one}" for one in printed_of(verdict)[:3]] if verdict.status == FAILED else []
+    return "\n".join([*said, f"score: {points(report)}"])
+
+
+def markdown(report: Report, hints: int = 1) -> str:
+    """Return a report as Markdown, for a comment on a pull request or a page; parameters as of `text`."""
+    check_level(hints)
+    head = [f"## {_plain(report.target)}: {points(report)}", ""]
+    head += [f"- {name}: {_plain(what)}" for name, what in [("seed", str(report.seed)), *about(report)]]
+    table = ["", "| check | result | points | claim |", "| --- | --- | ---: | --- |"]
+    table += [_markdown_row(verdict) for verdict in report.verdicts]
+    parts = [part for verdict in report.verdicts for part in _markdown_part(verdict, hints)]
+    return "\n".join(head + (table if report.verdicts else []) + parts) + "\n"
+
+
+def _markdown_row(verdict: Verdict) -> str:
+    cells = (_plain(verdict.check), WORDS[verdict.status], _share(verdict), _plain(verdict.claim))
+    return f"| {' | '.join(cells)} |"
+
+
+def _markdown_part(verdict: Verdict, hints: int) -> list[str]:
+    """What is said of one check, in a fence, where nothing is markup."""
+    printed = ["printed:", *printed_of(verdict)] if verdict.status == FAILED and verdict.printed.strip("\n") else []
+    held = details(verdict, hints) + printed
+    if not held:
+        return []
+    longest = max((len(ticks) for ticks in re.findall("`+", "\n".join(held))), default=0)
+    fence = "`" * max(3, longest + 1)
+    return ["", f"### {_plain(verdict.check)}", "", f"{fence}text", *held, fence]
+
+
+def _plain(text: object) -> str:
+    """A text that Markdown takes as it is; a name after @ would call somebody."""
+    signs = re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", line(text))
+    return signs.replace(r"\@", "@<!-- -->").replace(r"\<", "&lt;").replace(r"\>", "&gt;")
+
+
+def _share(verdict: Verdict) -> str:
+    """The points of a check, of those that it counts."""
+    if verdict.status == UNTAKEN:
+        return "-"
+    return f"{number(verdict.weight if verdict.status == PASSED else 0)} of {number(verdict.weight)}"
+
+
+def html(report: Report, hints: int = 1) -> str:
+    """Return a report as a page of HTML that needs nothing else; parameters as of `text`. Hints are folded in."""
+    title = markup.escape(line(report.target))
+    head = f'<meta charset="utf-8"><title>{title}: {points(report)}</title><style>{_STYLE}</style>'
+    return f"<!doctype html>\n<html lang=en><head>{head}</head>\n<body>\n{fragment(report, hints)}\n</body></html>\n"
+
+
+def fragment(report: Report, hints: int = 3) -> str:
+    """Return a report as HTML to be put into a page, such as a notebook; parameters as of `text`."""
+    check_level(hints)
+    whole = "".join(f"<li>{_safe(name)}: {_safe(what)}</li>" for name, what in about(report))
+    rows = "\n".join(_html_row(verdict, hints) for verdict in report.verdicts)
+    return (  # the classes keep formulas between dollar signs from being typeset
+        '<div class="hw-report tex2jax_ignore mathjax_ignore">\n'
+        f"<p><strong>{_safe(report.target)}: {points(report)}</strong>, seed {report.seed}</p>\n"
+        f'<ul>{whole}</ul>\n<table class="hw-table">\n{rows}\n</table>\n</div>'
+    )
+
+
+def _safe(text: object) -> str:
+    return markup.escape(line(text))
+
+
+def _html_row(verdict: Verdict, hints: int) -> str:
+    colour = {PASSED: "#1a7f37", FAILED: "#cf222e", UNTAKEN: "#6e7781"}[verdict.status]
+    word = f'<td style="color:{colour}">{WORDS[verdict.status]}</td>'
+    body = "".join(_html_folds(verdict, hints))
+    share = f"<td>{_share(verdict)}</td>"
+    return f"<tr>{word}<td><code>{_safe(verdict.check)}</code></td>{share}<td>{_safe(verdict.claim)}{body}</td></tr>"
+
+
+def _html_folds(verdict: Verdict, hints: int) -> Iterator[str]:
+    """Each hint in a fold of its own, of which the first is open."""
+    given = verdict.hints[:hints] if verdict.status == FAILED else ()
+    for i, (name, hint) in enumerate(zip(HINTS, given, strict=False)):
+        yield _fold(name, lines(hint), opened=i == 0)
+    if mistakes := mistakes_of(verdict, hints):
+        yield _fold("known mistake", mistakes, opened=False)
+    for remark in remarks_of(verdict):
+        yield f"<p>{_safe(remark)}</p>"
+    if verdict.printed.strip("\n"):
+        yield _fold("printed", printed_of(verdict), opened=False)
+
+
+def _fold(name: str, held: list[str], opened: bool) -> str:
+    inside = "\n".join(markup.escape(one) for one in held)
+    return f"<details{' open' * opened}><summary>{name}</summary><pre>{inside}</pre></details>"
+
+
+FORMATS: dict[str, Callable[[Report, int], str]] = {
+    "text": text,
+    "json": as_json,
+    "junit": junit,
+    "gradescope": gradescope,
+    "markdown": markdown,
+    "html": html,
+}
+"""Name -> rendering."""

@@ -1,0 +1,312 @@
+"""Grade a solution: ask it what the checks ask, judge what comes back, and name the mistakes that explain it."""
+
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from headwise.check import judging
+from headwise.check.calls import FUNCTIONS, Call, Result, Run
+from headwise.check.checks import CHECKS, EXERCISES, Check, rights
+from headwise.check.judging import Evidence, Wrong
+from headwise.check.mistakes import MISTAKES, Mistake, agrees, explains, pairs, proves
+from headwise.check.process import Limits
+from headwise.check.report import FAILED, PASSED, UNTAKEN, Named, Report, Verdict
+from headwise.check.targets import Subject, subject
+from headwise.core.shapes import Faults, given_as, integer, real
+
+_PATIENCE = 6  # so many time limits for one solution: what hangs everywhere ends in a minute
+
+
+def grade(
+    target: Any,
+    exercise: str | Sequence[str] | None = None,
+    seed: int = 0,
+    *,
+    time_limit: float = 10.0,
+    memory_limit: int = 2 * 2**30,
+    numpy_only: bool = False,
+    functions: Mapping[str, str] | None = None,
+    jobs: int = 2,
+    progress: Callable[[int, int], None] | None = None,
+) -> Report:
+    """Grade a solution of an attention exercise, and name what was done wrong.
+
+    Parameters
+    ----------
+    target : path, module, dict, function or object
+        A ``.py`` file, a notebook (``.ipynb``), ``"-"`` for standard input, a module, an object or dict of functions,
+        or one function or class. Files run in processes of their own, under limits: a guard against accidents and lazy
+        tricks, no sandbox. The rest runs in this process, without limits.
+    exercise : str or list of str, optional
+        Of ``softmax``, ``attention``, ``single_sequence``, ``causal_mask``, ``multi_head``, ``layer``. By default all
+        that the solution defines; ``single_sequence``, a part of ``attention``, only when it is asked for.
+    seed : int
+        From which the inputs are drawn.
+    time_limit : float
+        Seconds of wall time for each check; six times as many for all.
+    memory_limit : int
+        Bytes of address space.
+    numpy_only : bool
+        Whether a solution that imports headwise or a deep-learning library fails.
+    functions : dict of str to str, optional
+        Under which name the solution defines what: ``{"attention": "my_attention"}``.
+    jobs : int
+        How many processes run at a time.
+    progress : callable, optional
+        ``progress(done, total)``, called from the calling thread.
+
+    Returns
+    -------
+    Report
+        Print it; ``report.passed``, ``report.score``, ``report.verdicts``.
+
+    Raises
+    ------
+    ValueError
+        For an unknown exercise, a file that cannot be read (FileError), or a target in which nothing is found.
+    TypeError
+        For a target of another kind.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> def attention(q, k, v, mask=None):
+    ...     scores = q @ np.swapaxes(k, -1, -2)  # the scale is missing
+    ...     if mask is not None:
+    ...         scores = np.where(mask, scores, -np.inf)
+    ...     e = np.exp(scores - scores.max(-1, keepdims=True))
+    ...     weights = e / e.sum(-1, keepdims=True)
+    ...     return weights @ v, weights
+    >>> report = grade(attention)
+    >>> report.passed, {mistake.name for verdict in report.verdicts for mistake in verdict.mistakes}
+    (False, {'no scale'})
+    """
+    start = time.monotonic()
+    asked = _checked(exercise, seed, time_limit, memory_limit, jobs)
+    if len(asked) == 1 and callable(target):  # what it is has been said, whatever it is called
+        target = {_function(asked[0]): target}
+    solution = subject(target, limits=Limits(seconds=time_limit, memory=memory_limit), functions=functions)
+    names = asked or [name for name in FUNCTIONS if name in solution.found]
+    if not names and not solution.broken:
+        raise ValueError(_nothing(solution))
+    broken = solution.broken or (_forbidden(solution) if numpy_only else "")
+    chosen = [check for check in CHECKS if _belongs(check, names or FUNCTIONS)]
+    if broken:
+        verdicts = [_failed(check, broken) for check in chosen]
+    else:
+        runs = _runs(solution, chosen, seed, _PATIENCE * time_limit, jobs, progress)
+        verdicts = _verdicts(solution, chosen, runs)
+    absent = [] if solution.broken else [name for name in asked or FUNCTIONS if _function(name) not in solution.found]
+    return Report(
+        target=solution.name,
+        seed=seed,
+        verdicts=tuple(verdicts),
+        found=dict(solution.found),
+        missing={name: solution.missing(_function(name)) for name in absent},
+        remarks=(*solution.notes, *_imports(solution)),
+        limits_off=tuple(solution.limits_off),
+        broken=broken,
+        seconds=time.monotonic() - start,
+    )
+
+
+# ------------------------------------------------------------------------------------------- what is asked
+def _checked(exercise: Any, seed: Any, time_limit: Any, memory_limit: Any, jobs: Any) -> list[str]:
+    faults, known = Faults("grade"), ", ".join(EXERCISES)
+    names = [] if exercise is None else [exercise] if isinstance(exercise, str) else exercise
+    if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
+        faults.type("exercise", f"one of {known}, or a list of them", given_as(exercise))
+        names = []
+    for name in names:
+        if name not in EXERCISES:
+            faults.value("exercise", f"one of {known}", repr(name))
+    integer(faults, "seed", seed, 0)
+    integer(faults, "memory_limit", memory_limit, 1)
+    integer(faults, "jobs", jobs, 1)
+    if (limit := real(faults, "time_limit", time_limit, "a number above 0")) is not None and not 0 < limit < np.inf:
+        faults.value("time_limit", "a number above 0", str(limit))
+    faults.raise_any()
+    return list(dict.fromkeys(names))
+
+
+def _function(exercise: str) -> str:
+    return "attention" if exercise == "single_sequence" else exercise
+
+
+def _belongs(check: Check, names: Sequence[str]) -> bool:
+    alone = "single_sequence" in names and check.exercise == "attention" and not check.batched
+    return check.exercise in names or alone
+
+
+def _nothing(solution: Subject) -> str:
+    looked = "; ".join(f"{name}: {solution.missing(name)}" for name in FUNCTIONS)
+    return (
+        f"grade: target: expected a function or class to grade, got none in {solution.name} under the names that are "
+        f"known ({looked}); say which it is: functions={{'attention': 'its_name'}}"
+    )
+
+
+def _imports(solution: Subject) -> list[str]:
+    return [f"imports {', '.join(solution.frameworks)}: the point is NumPy alone"] if solution.frameworks else []
+
+
+def _forbidden(solution: Subject) -> str:
+    return f"imports {', '.join(solution.frameworks)}; NumPy alone is allowed" if solution.frameworks else ""
+
+
+# ------------------------------------------------------------------------------------------- asking
+def asked(check: Check, seed: int) -> list[Call]:
+    """The calls of a check: its own stream of the seed, whatever else is checked."""
+    return check.calls(np.random.default_rng([seed, zlib.crc32(check.name.encode())]))
+
+
+class _Ran:
+    """One check's calls, and what came of them."""
+
+    def __init__(self, check: Check, calls: list[Call], run: Run) -> None:
+        self.check, self.calls, self.run = check, calls, run
+        self.results = list(run.results)
+        self.rights = rights(calls[: len(self.results)], self.results) if self.whole else []
+
+    @property
+    def evidence(self) -> tuple[list[Call], list[Result], list[Result]]:
+        """The calls, what they gave, and what is right."""
+        return self.calls, self.results, self.rights
+
+    @property
+    def whole(self) -> bool:
+        """Whether every call came back with something to judge."""
+        return not self.run.broken and len(self.results) == len(self.calls)
+
+
+def _runs(
+    solution: Subject,
+    chosen: Sequence[Check],
+    seed: int,
+    patience: float,
+    jobs: int,
+    progress: Callable[[int, int], None] | None,
+) -> dict[str, _Ran]:
+    """The runs of all checks whose function is there, by name."""
+    there = [check for check in chosen if check.exercise in solution.found]
+    end = time.monotonic() + patience
+
+    def run(check: Check) -> _Ran:
+        calls = asked(check, seed)
+        late = time.monotonic() > end
+        return _Ran(
+            check, calls, Run([], "was not run: the time for this solution is used up") if late else solution.run(calls)
+        )
+
+    made = {}
+    for done, ran in enumerate(_in_turn(run, there, 1 if solution.source is None else jobs)):
+        made[ran.check.name] = ran
+        if progress is not None:
+            progress(done + 1, len(there))
+    return made
+
+
+def _in_turn(run: Callable[[Check], _Ran], checks: Sequence[Check], jobs: int) -> Iterator[_Ran]:
+    """What runs in processes of its own, several at a time; an object of this process in this thread."""
+    if jobs == 1:
+        yield from map(run, checks)
+        return
+    with ThreadPoolExecutor(jobs) as pool:
+        try:
+            yield from pool.map(run, checks)
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+# ------------------------------------------------------------------------------------------- judging
+def _verdicts(solution: Subject, chosen: Sequence[Check], runs: dict[str, _Ran]) -> list[Verdict]:
+    made = [_verdict(solution, check, runs.get(check.name)) for check in chosen]
+    naming = _Naming(list(runs.values()))
+    return [
+        verdict._replace(mistakes=naming.named(runs[verdict.check]))
+        if verdict.status == FAILED and verdict.check in runs
+        else verdict
+        for verdict in made
+    ]
+
+
+def _verdict(solution: Subject, check: Check, ran: _Ran | None) -> Verdict:
+    if ran is None:
+        return _failed(check, f"{check.exercise} is not defined: {solution.missing(check.exercise)}")
+    verdict = _judged(check, ran)
+    notes = dict.fromkeys(note for result in ran.results for note in result.notes)
+    verdict = verdict._replace(remarks=(*verdict.remarks, *notes))
+    return verdict._replace(printed=ran.run.printed, seconds=ran.run.seconds)
+
+
+def _judged(check: Check, ran: _Ran) -> Verdict:
+    if ran.run.broken or len(ran.results) < len(ran.calls):
+        return _failed(check, f"the run {ran.run.broken or 'ended early'}")
+    if untaken := [result.error for result in ran.results if result.untaken]:
+        return _plain(check, UNTAKEN, (untaken[0],))
+    errors = [result.error for result in ran.results if result.error]
+    if errors and check.weight == 0:
+        return _plain(check, PASSED, (f"{check.claim[0].lower()}{check.claim[1:]}: {errors[0]}",))
+    if errors:
+        at = next(i for i, result in enumerate(ran.results) if result.error)
+        return _failed(check, f"for {judging.given(ran.calls[at])}: {errors[0]}")
+    if unknown := [wanted.error for wanted in ran.rights if wanted.error]:
+        return _failed(check, unknown[0])
+    try:
+        return _plain(check, PASSED, tuple(check.judge(Evidence(*ran.evidence))))
+    except Wrong as wrong:
+        return _failed(check, str(wrong))
+
+
+def _plain(check: Check, status: str, remarks: tuple[str, ...]) -> Verdict:
+    return Verdict(check.name, check.exercise, check.claim, check.weight, status, remarks=remarks)
+
+
+def _failed(check: Check, what: str) -> Verdict:
+    if check.weight == 0:
+        return _plain(check, UNTAKEN, (what,))
+    hints = (what, check.look, check.formula)
+    return Verdict(check.name, check.exercise, check.claim, check.weight, FAILED, hints)
+
+
+# ------------------------------------------------------------------------------------------- naming
+class _Naming:
+    """Which mistakes explain a failure.
+
+    One that gives what the solution gave in this check; of these, if there are any, the ones that nothing which the
+    function gave in other checks speaks against. Where no single one does, two at once.
+    """
+
+    def __init__(self, runs: Sequence[_Ran]) -> None:
+        self._runs = [ran for ran in runs if ran.whole and not any(result.untaken for result in ran.results)]
+        self._steady: dict[str, list[Mistake]] = {}  # by exercise: what already explains it is asked first
+        self._tried: set[str] = set()  # exercises in which pairs have been tried
+
+    def named(self, ran: _Ran) -> tuple[Named, ...]:
+        """The names for one failed check."""
+        if ran not in self._runs:
+            return ()
+        exercise = ran.check.exercise
+        known = self._explaining(self._steady.get(exercise, ()), ran)
+        found = known or self._explaining([m for m in MISTAKES if exercise in m.exercises], ran)
+        steady = known or self._unopposed(found, exercise)
+        if not found and exercise not in self._tried:
+            self._tried.add(exercise)
+            steady = self._unopposed(self._explaining(pairs(exercise), ran), exercise)
+        self._steady.setdefault(exercise, []).extend(m for m in steady if not known)
+        sure = steady or [m for m in found if proves(m, *ran.evidence)]
+        by_value = [m for m in sure if m.detect is None]  # says more than, say, that results are rounded
+        return tuple(Named(m.name, m.explanation, m.fix) for m in by_value or sure)
+
+    def _explaining(self, mistakes: Sequence[Mistake], ran: _Ran) -> list[Mistake]:
+        return [m for m in mistakes if explains(m, *ran.evidence)]
+
+    def _unopposed(self, mistakes: Sequence[Mistake], exercise: str) -> list[Mistake]:
+        """Those that agree with all that the function gave, and that some of it proves."""
+        runs = [ran.evidence for ran in self._runs if ran.check.exercise == exercise]
+        left = [m for m in mistakes if all(agrees(m, *each) for each in runs)]
+        return [m for m in left if any(proves(m, *each) for each in runs)]

@@ -1,0 +1,49 @@
+"""Which libraries a text imports, of those that do the work themselves. Knows neither functions nor checks."""
+
+import ast
+import warnings
+from collections.abc import Iterable, Iterator
+
+from headwise.check.loading import code_cells, python_of
+
+FRAMEWORKS = (
+    "headwise", "torch", "tensorflow", "tf_keras", "jax", "jaxlib", "keras", "keras_core", "mlx", "flax", "haiku",
+    "equinox", "cupy", "transformers", "diffusers", "onnx", "onnxruntime", "tinygrad", "paddle", "mxnet", "theano",
+    "pytensor", "chainer", "openvino", "mindspore", "oneflow", "xformers", "flash_attn", "megengine", "candle", "ivy",
+)  # fmt: skip
+"""Libraries that hold attention or its parts ready: a solution that imports one may not be the learner's own."""
+
+
+def frameworks_in(text: str, notebook: bool = False) -> set[str]:
+    r"""Return those of FRAMEWORKS that a text imports anywhere, also by a literal name.
+
+    >>> sorted(frameworks_in("def f():\n    import torch.nn as nn\n    return __import__('jax')"))
+    ['jax', 'torch']
+    """
+    found: set[str] = set()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about the text's own escapes
+        for part in map(python_of, code_cells(text)) if notebook else [text]:
+            try:
+                found |= set(_roots(ast.walk(ast.parse(part))))
+            except (SyntaxError, ValueError, RecursionError, MemoryError):
+                continue
+    return found & set(FRAMEWORKS)
+
+
+def _roots(nodes: Iterable[ast.AST]) -> Iterator[str]:
+    for node in nodes:
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            names = [node.module or ""]
+        elif isinstance(node, ast.Call) and _imports(node.func) and node.args:
+            first = node.args[0]
+            names = [first.value] if isinstance(first, ast.Constant) and isinstance(first.value, str) else []
+        yield from (name.partition(".")[0] for name in names)
+
+
+def _imports(function: ast.expr) -> bool:
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return name in ("__import__", "import_module")

@@ -1,0 +1,782 @@
+"""Wrong implementations of attention, a table: each replaces one step of the right one, and has a name.
+
+Knows what each step is replaced by; not how a solution is run, nor which checks it fails.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headwise.check.answers import Parts, attend, composed, hide, right
+from headwise.check.calls import Call, Result, same
+from headwise.core.shapes import Array
+
+
+class Mistake(NamedTuple):
+    """A row.
+
+    Attributes
+    ----------
+    name : str
+        Its name.
+    exercises : tuple of str
+        Where it can be made.
+    explanation, fix : str
+        What was done, and what to do instead, one line each.
+    parts : dict
+        The steps that are other than they should be.
+    detect : callable or None
+        For what no values show: ``detect(call, result, right)``, whether a call shows this mistake.
+    variants : tuple of dict
+        Other steps by which the same mistake is made.
+    """
+
+    name: str
+    exercises: tuple[str, ...]
+    explanation: str
+    fix: str
+    parts: dict[str, Any]
+    detect: Callable[[Call, Result, Result], bool] | None = None
+    variants: tuple[dict[str, Any], ...] = ()
+
+
+# ------------------------------------------------------------------------------------------- wrong steps
+def _plain_softmax(x: Array, axis: Any) -> Array:
+    """As often written: a row of -inf is NaN."""
+    e = np.exp(x - x.max(axis=axis, keepdims=True))
+    return np.asarray(e / e.sum(axis=axis, keepdims=True))
+
+
+def _no_max(x: Array, axis: Any) -> Array:
+    e = np.exp(x)
+    return np.asarray(e / e.sum(axis=axis, keepdims=True))
+
+
+def _one_max(x: Array, axis: Any) -> Array:
+    e = np.exp(x - x.max())
+    return np.asarray(e / e.sum(axis=axis, keepdims=True))
+
+
+def _sum_of_last(x: Array, axis: Any) -> Array:
+    e = np.exp(x - x.max(axis=axis, keepdims=True))
+    return np.asarray(e / e.sum(axis=axis))
+
+
+def _sum_of_all(x: Array, axis: Any) -> Array:
+    e = np.exp(x - x.max(axis=axis, keepdims=True))
+    return np.asarray(e / e.sum())
+
+
+def _not_normalised(x: Array, axis: Any) -> Array:
+    return np.asarray(np.exp(x - x.max(axis=axis, keepdims=True)))
+
+
+def _folded(p: Parts, q: Array, k: Array, v: Array, mask: Array | None, d_model: int) -> tuple[Array, Array]:
+    """All items as one long sequence."""
+    lead, (n_q, n_k) = q.shape[0] if q.ndim > 2 else 1, (q.shape[-2], k.shape[-2])
+    if lead == 1:
+        return attend(p, q, k, v, mask, d_model)
+    q, k, v = (_items_in_a_row(x) for x in (q, k, v))
+    if mask is not None:
+        mask = np.tile(np.broadcast_to(mask, (*mask.shape[:-2], n_q, n_k)) if mask.ndim < 3 else mask[0], (lead, lead))
+    out, weights = attend(p, q, k, v, mask, d_model)
+    return np.moveaxis(out.reshape(*out.shape[:-2], lead, n_q, -1), -3, 0), weights
+
+
+def _items_in_a_row(x: Array) -> Array:
+    moved = np.moveaxis(x, 0, -3)  # (..., B, n, d)
+    return moved.reshape(*moved.shape[:-3], -1, x.shape[-1])
+
+
+def _with_scores(p: Parts, q: Array, k: Array, v: Array, mask: Array | None, d_model: int) -> tuple[Array, Array]:
+    out, _ = attend(p, q, k, v, mask, d_model)
+    q, k, _ = p.inputs(q, k, v)
+    return out, hide(p, p.scores(q, k) * p.scale(q.shape[-1], d_model, k.shape[-2]), mask)
+
+
+def _zero_hidden(p: Parts, scores: Array, mask: Array | None) -> Array:
+    left = scores if mask is None else scores * mask
+    return p.softmax(left if mask is None else np.where(left == 0, p.hidden, left), -1)
+
+
+def _fixed(d: int) -> Callable[[int, int, int], float]:
+    return lambda d_k, d_model, n_k: d**-0.5
+
+
+def _turned(mask: Array) -> Array:
+    return np.swapaxes(mask, -1, -2) if mask.ndim > 1 else mask[:, None]
+
+
+def _mean_of_heads(heads: Array) -> Array:
+    return np.concatenate([heads.mean(axis=-3)] * heads.shape[-3], axis=-1)
+
+
+def _straight(x: Array, n_heads: int) -> Array:
+    return x.reshape(*x.shape[:-2], n_heads, x.shape[-2], -1)
+
+
+def _straight_back(heads: Array) -> Array:
+    *lead, n_heads, n, d_head = heads.shape
+    return heads.reshape(*lead, n, n_heads * d_head)
+
+
+def _tokens_first(x: Array, n_heads: int) -> Array:
+    return x.reshape(*x.shape[:-1], n_heads, -1)
+
+
+def _side_by_side(heads: Array) -> Array:
+    return heads.reshape(*heads.shape[:-2], -1)
+
+
+def _every_nth(x: Array, n_heads: int) -> Array:
+    return np.moveaxis(x.reshape(*x.shape[:-1], -1, n_heads), -1, -3)
+
+
+def _woven(heads: Array) -> Array:
+    moved = np.moveaxis(heads, -3, -1)
+    return moved.reshape(*moved.shape[:-2], -1)
+
+
+def _triangle(k: int) -> Callable[[int], Array]:
+    return lambda n: np.tril(np.ones((n, n), bool), k)
+
+
+def _additive(n: int) -> Array:
+    return np.where(np.tril(np.ones((n, n), bool)), 0.0, -np.inf)
+
+
+def _over(axis: Any) -> Callable[[Parts, Array, Array | None], Array]:
+    return lambda p, scores, mask: p.softmax(hide(p, scores, mask), axis)
+
+
+def _all_axes(p: Parts, scores: Array, mask: Array | None) -> Array:
+    return p.softmax(hide(p, scores, mask), tuple(range(scores.ndim)))
+
+
+def _sum_of_matrix(p: Parts, scores: Array, mask: Array | None) -> Array:
+    scores = hide(p, scores, mask)
+    e = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return np.asarray(e / e.sum(axis=(-2, -1), keepdims=True))
+
+
+def _times(weights: Array, mask: Array | None) -> Array:
+    return weights if mask is None else weights * mask
+
+
+def _if_masked(scores: Array, mask: Array | None, change: Callable[[Array, Array], Array]) -> Array:
+    return scores if mask is None else change(scores, mask)
+
+
+# --------------------------------------------------------------------------------------- what no values show
+def _wrote_to_input(call: Call, result: Result, expected: Result) -> bool:
+    return bool(set(result.changed) - {"mask"})
+
+
+def _wrote_to_mask(call: Call, result: Result, expected: Result) -> bool:
+    return "mask" in result.changed
+
+
+def _rounded(least: float, most: float) -> Callable[[Call, Result, Result], bool]:
+    """Whether a result is off by as much as a precision rounds, and no more."""
+
+    def detect(call: Call, result: Result, expected: Result) -> bool:
+        out, wanted = result.out, expected.out
+        if out is None or wanted is None or out.shape != wanted.shape or out.dtype.kind != "f":
+            return False
+        return same(out, wanted, most) and not same(out, wanted, least)
+
+    return detect
+
+
+def _one_seed(call: Call, result: Result, expected: Result) -> bool:
+    first, *others = result.params.values() or [np.zeros(0)]
+    return bool(others) and any(same(first, other) for other in others)
+
+
+# ------------------------------------------------------------------------------------------- the table
+_S, _A, _C, _H = ("softmax",), ("attention", "multi_head", "layer"), ("causal_mask",), ("multi_head", "layer")
+_EVERY = ("softmax", *_A)
+_CAUSAL = (*_C, *_H)
+
+
+def _weigh(change: Callable[[Parts, Array, Array | None], Array]) -> dict[str, Any]:
+    return {"weigh": change}
+
+
+MISTAKES: tuple[Mistake, ...] = (
+    Mistake(
+        "no max subtraction",
+        _EVERY,
+        "the exponentials overflow: exp(710) is infinite in float64, and inf / inf is NaN",
+        "subtract the maximum of each row before exp: exp(x - x.max(axis, keepdims=True))",
+        {"softmax": _no_max},
+    ),
+    Mistake(
+        "max over the whole array",
+        _EVERY,
+        "one maximum is subtracted from all rows: in a row far below it every exponential is 0, and 0 / 0 is NaN",
+        "take the maximum along the axis of the softmax: x.max(axis=axis, keepdims=True)",
+        {"softmax": _one_max},
+    ),
+    Mistake(
+        "softmax not normalised",
+        _EVERY,
+        "the exponentials are not divided by their sum",
+        "divide by e.sum(axis=axis, keepdims=True)",
+        {"softmax": _not_normalised},
+    ),
+    Mistake(
+        "sum without keepdims",
+        _EVERY,
+        "the sums have lost their axis, so that they line up with other entries than those they were made of",
+        "keep the axis: e.sum(axis=axis, keepdims=True)",
+        {"softmax": _sum_of_last},
+    ),
+    Mistake(
+        "axis ignored",
+        _S,
+        "the softmax always runs along the last axis, whatever axis= says",
+        "pass axis on to max and to sum",
+        {"softmax": lambda x, axis: Parts().softmax(x, -1)},
+    ),
+    Mistake(
+        "softmax over all",
+        _EVERY,
+        "all entries of the array together sum to 1, instead of each row",
+        "give max and sum the axis of the keys: axis=-1, keepdims=True",
+        {"softmax": lambda x, axis: Parts().softmax(x, tuple(range(x.ndim)))},
+        variants=({"softmax": _sum_of_all},),
+    ),
+    Mistake(
+        "softmax over each matrix",
+        _A,
+        "the weights of all queries of an item together sum to 1, instead of each query's",
+        "run the softmax along the keys alone: axis=-1",
+        _weigh(_over((-2, -1))),
+        variants=(_weigh(_sum_of_matrix),),
+    ),
+    Mistake(
+        "softmax over queries",
+        _A,
+        "each column sums to 1 instead of each row: the queries compete for a key",
+        "run the softmax along the keys, the last axis of the scores: axis=-1",
+        _weigh(_over(-2)),
+    ),
+    Mistake(
+        "softmax over heads",
+        _A,
+        "the softmax runs along the axis of the heads (or the batch), so that the heads compete",
+        "run the softmax along the keys, the last axis of the scores: axis=-1",
+        _weigh(_over(-3)),
+    ),
+    Mistake(
+        "mask after softmax",
+        _A,
+        "weights were set to 0 after the softmax: what is left of a row does not sum to 1",
+        "set the masked scores to -inf before the softmax",
+        _weigh(lambda p, s, mask: _times(p.softmax(s, -1), mask)),
+    ),
+    Mistake(
+        "mask times score",
+        _A,
+        "scores were multiplied by the mask: a masked score is 0, and exp(0) = 1 is no small weight",
+        "select instead: np.where(mask, scores, -np.inf)",
+        _weigh(lambda p, s, mask: p.softmax(_if_masked(s, mask, np.multiply), -1)),
+    ),
+    Mistake(
+        "mask added as 0/1",
+        _A,
+        "the mask was added to the scores as 0 and 1: it only prefers some keys a little",
+        "select instead: np.where(mask, scores, -np.inf)",
+        _weigh(lambda p, s, mask: p.softmax(_if_masked(s, mask, np.add), -1)),
+    ),
+    Mistake(
+        "polarity of the mask",
+        _A,
+        "the mask was read the other way round: True means 'may attend', and what it allows was hidden",
+        "hide where the mask is False: np.where(mask, scores, -np.inf)",
+        _weigh(lambda p, s, mask: p.softmax(hide(p, s, None if mask is None else mask == 0), -1)),
+    ),
+    Mistake(
+        "mask ignored",
+        _A,
+        "the mask changes nothing",
+        "set the scores to -inf where the mask is False, before the softmax",
+        _weigh(lambda p, s, mask: p.softmax(s, -1)),
+    ),
+    Mistake(
+        "masked by a small number",
+        _A,
+        "masked scores were set to about 0 (such as 1e-9, for -1e9): exp(0) = 1 is no small weight",
+        "mind the sign of the exponent: -np.inf, or -1e9",
+        {"hidden": 1e-9},
+    ),
+    Mistake(
+        "masked by too weak a number",
+        _A,
+        "masked scores were set to a number such as -10: exp of it is small, not 0",
+        "use -np.inf, or a number that no score comes near, such as -1e9",
+        {"hidden": -10.0},
+        variants=tuple({"hidden": fill} for fill in (-1.0, -2.0, -3.0, -5.0, -20.0, -30.0, -50.0, -100.0)),
+    ),
+    Mistake(
+        "score of 0 taken for masked",
+        _A,
+        "a score that is exactly 0 was taken for a masked one",
+        "select by the mask itself: np.where(mask, scores, -np.inf)",
+        _weigh(_zero_hidden),
+    ),
+    Mistake(
+        "mask transposed",
+        _A,
+        "the mask was laid on the scores with queries and keys swapped",
+        "mask[..., i, j] belongs to query i and key j: lay it on q @ k^T",
+        _weigh(lambda p, s, mask: p.softmax(hide(p, s, None if mask is None else _turned(mask)), -1)),
+    ),
+    Mistake(
+        "softmax twice",
+        _A,
+        "the softmax was run on weights that had been through one: they come out nearly even",
+        "run the softmax once, on the scores",
+        _weigh(lambda p, s, mask: p.softmax(p.softmax(hide(p, s, mask), -1), -1)),
+    ),
+    Mistake(
+        "no scale",
+        _A,
+        "the scores were not divided by sqrt(d_k)",
+        "scores = q @ k^T / sqrt(d_k), with d_k the width of one query",
+        {"scale": lambda d_k, d_model, n_k: 1.0},
+    ),
+    Mistake(
+        "scale 1/d",
+        _A,
+        "the scores were divided by d_k, not by its square root",
+        "divide by np.sqrt(d_k)",
+        {"scale": lambda d_k, d_model, n_k: 1 / d_k},
+    ),
+    Mistake(
+        "scale sqrt(d) multiplied",
+        _A,
+        "the scores were multiplied by sqrt(d_k) instead of divided",
+        "divide by np.sqrt(d_k)",
+        {"scale": lambda d_k, d_model, n_k: d_k**0.5},
+    ),
+    Mistake(
+        "scale of d_model",
+        _H,
+        "the scores were divided by sqrt(d_model): each head's queries are d_head = d_model / n_heads wide",
+        "divide by np.sqrt(d_head)",
+        {"scale": lambda d_k, d_model, n_k: d_model**-0.5},
+    ),
+    Mistake(
+        "scale of the length",
+        _A,
+        "the scores were divided by the root of the number of keys instead of the width",
+        "divide by np.sqrt(q.shape[-1])",
+        {"scale": lambda d_k, d_model, n_k: n_k**-0.5},
+    ),
+    Mistake(
+        "scale of a fixed width",
+        _A,
+        "the scores were divided by a constant such as 8, the root of 64, whatever the width",
+        "divide by np.sqrt(q.shape[-1])",
+        {"scale": lambda d_k, d_model, n_k: 1 / 8},
+        variants=tuple({"scale": _fixed(d)} for d in (2, 4, 8, 16, 32, 128, 256, 512)),
+    ),
+    Mistake(
+        "scaled after softmax",
+        _A,
+        "the weights were divided by sqrt(d_k), not the scores: rows sum to 1 / sqrt(d_k)",
+        "divide the scores, before the softmax",
+        {
+            "scale": lambda d_k, d_model, n_k: 1.0,
+            "attend": lambda p, q, k, v, mask, d_model: _shrunk(*attend(p, q, k, v, mask, d_model), q),
+        },
+    ),
+    Mistake(
+        "q and k swapped",
+        _A,
+        "the scores are k q^T, those of every key for every query turned over",
+        "scores = q @ k^T: a row for each query, a column for each key",
+        {"scores": lambda q, k: k @ np.swapaxes(q, -1, -2)},
+    ),
+    Mistake(
+        "v used as k",
+        _A,
+        "the queries were compared with v instead of k",
+        "scores = q @ k^T",
+        {"inputs": lambda q, k, v: (q, v, v)},
+    ),
+    Mistake(
+        "k used as v",
+        _A,
+        "the weights were multiplied by k instead of v",
+        "out = weights @ v",
+        {"inputs": lambda q, k, v: (q, k, k)},
+    ),
+    Mistake(
+        "k and v swapped",
+        _A,
+        "the queries were compared with v, and the weights multiplied k",
+        "scores = q @ k^T, out = weights @ v",
+        {"inputs": lambda q, k, v: (q, v, k)},
+    ),
+    Mistake(
+        "k not transposed for batches",
+        _A,
+        ".T turns all axes over, the batch too; with more than two axes it is not the transpose of the matrices",
+        "swap the last two axes only: np.swapaxes(k, -1, -2)",
+        {"scores": lambda q, k: q @ k.T},
+    ),
+    Mistake(
+        "weights transposed before v",
+        _A,
+        "the values were gathered with the columns of the weights instead of their rows",
+        "out = weights @ v",
+        {"mix": lambda weights, v: np.swapaxes(weights, -1, -2) @ v},
+    ),
+    Mistake(
+        "weights returned first",
+        ("attention", "layer"),
+        "the pair was returned as (weights, out)",
+        "return (out, weights)",
+        {"returned": lambda out, weights: (weights, out)},
+    ),
+    Mistake(
+        "scores returned as weights",
+        ("attention", "layer"),
+        "beside out the scores were returned, before the softmax",
+        "return what multiplies v: softmax(scores)",
+        {"attend": _with_scores},
+    ),
+    Mistake(
+        "batch leak",
+        _A,
+        "the items of the batch were laid end to end: queries of one attend to keys of another",
+        "keep the batch axis in front: matmul takes each item by itself",
+        {"attend": _folded},
+    ),
+    Mistake(
+        "causal off by one (strict)",
+        _CAUSAL,
+        "a token may not attend to itself: the diagonal is hidden, and the first row has no key",
+        "allow j <= i: np.tril(np.ones((n, n), bool))",
+        {"triangle": _triangle(-1)},
+    ),
+    Mistake(
+        "causal off by one (one ahead)",
+        _CAUSAL,
+        "each token also attends to the one after it",
+        "allow j <= i: np.tril(np.ones((n, n), bool))",
+        {"triangle": _triangle(1)},
+    ),
+    Mistake(
+        "causal transposed",
+        _CAUSAL,
+        "the triangle is the upper one: tokens attend to the future, not to the past",
+        "query i may attend to key j <= i: np.tril, not np.triu",
+        {"triangle": lambda n: np.triu(np.ones((n, n), bool))},
+    ),
+    Mistake(
+        "causal inverted",
+        _CAUSAL,
+        "True stands where a token may NOT attend (the strictly upper triangle)",
+        "True = may attend: np.tril(np.ones((n, n), bool)), or ~ of this mask",
+        {"triangle": lambda n: np.triu(np.ones((n, n), bool), 1)},
+    ),
+    Mistake(
+        "causal mask of scores",
+        _CAUSAL,
+        "the mask holds 0 and -inf, to be added to scores, instead of True and False",
+        "return the booleans: np.tril(np.ones((n, n), bool))",
+        {"triangle": _additive},
+    ),
+    Mistake(
+        "causal ignored",
+        _H,
+        "causal=True changes nothing",
+        "pass causal_mask(n) on to attention",
+        {"heeds_causal": False},
+    ),
+    Mistake(
+        "reshaped straight to heads",
+        _H,
+        "(b, n, d_model) was reshaped straight to (b, n_heads, n, d_head): this cuts tokens apart and mixes them",
+        "first (b, n, n_heads, d_head), then swap the two axes in the middle",
+        {"split": _straight},
+    ),
+    Mistake(
+        "reshaped straight, both ways",
+        _H,
+        "(b, n, d_model) was reshaped straight to (b, n_heads, n, d_head), and straight back: tokens are mixed",
+        "first (b, n, n_heads, d_head), then swap the two axes in the middle; back the other way round",
+        {"split": _straight, "merge": _straight_back},
+    ),
+    Mistake(
+        "no transpose before attention",
+        _H,
+        "attention ran on (b, n, n_heads, d_head): the heads of a token attended to each other, tokens never met",
+        "swap to (b, n_heads, n, d_head) before attention, so that tokens are the last axis but one",
+        {"split": _tokens_first, "merge": _side_by_side},
+    ),
+    Mistake(
+        "heads merged without transposing back",
+        _H,
+        "(b, n_heads, n, d_head) was reshaped to (b, n, d_model) without swapping the axes first: tokens are mixed",
+        "swap back to (b, n, n_heads, d_head), then reshape",
+        {"merge": _straight_back},
+    ),
+    Mistake(
+        "heads interleaved",
+        _H,
+        "the width was split as (d_head, n_heads): a head got every n_heads-th column instead of a block of them",
+        "reshape to (b, n, n_heads, d_head)",
+        {"split": _every_nth, "merge": _woven},
+        variants=({"split": _every_nth}, {"merge": _woven}),
+    ),
+    Mistake(
+        "heads averaged",
+        _H,
+        "the outputs of the heads were averaged instead of laid side by side",
+        "concatenate the heads along the width, then multiply by w_o",
+        {"merge": _mean_of_heads},
+    ),
+    Mistake(
+        "one head for all",
+        _H,
+        "n_heads changes nothing: one attention ran over the whole width",
+        "split the width into n_heads heads, each with its own softmax",
+        {"split": lambda x, n_heads: x[..., None, :, :], "merge": lambda heads: heads[..., 0, :, :]},
+    ),
+    Mistake(
+        "weights averaged over heads",
+        ("layer",),
+        "the weights that were returned are the mean over the heads",
+        "return the weights of every head: (b, n_heads, n, n)",
+        {"shown": lambda weights: weights.mean(axis=-3)},
+    ),
+    Mistake(
+        "w transposed",
+        _H,
+        "the weights were used as x @ w.T: that is right for weights that lie as (d_out, d_in), as PyTorch's do",
+        "x @ w, with w (d_in, d_out)",
+        {"project": lambda x, w: x @ w.T},
+    ),
+    Mistake(
+        "forgotten w_o",
+        _H,
+        "the heads were laid side by side, and not multiplied by w_o",
+        "return merged @ w_o",
+        {"finish": lambda merged, out, x: merged},
+    ),
+    Mistake(
+        "w_o before attention",
+        _H,
+        "the values were multiplied by w_o before they were split into heads, which it mixes after they are merged",
+        "v = x @ w_v; multiply by w_o once the heads are side by side again",
+        {"early": True},
+    ),
+    Mistake(
+        "w_q used for all",
+        _H,
+        "queries, keys and values were all made with w_q",
+        "q = x @ w_q, k = x @ w_k, v = x @ w_v",
+        {"roles": ("w_q", "w_q", "w_q", "w_o")},
+    ),
+    Mistake(
+        "w_k and w_v swapped",
+        _H,
+        "keys were made with w_v and values with w_k",
+        "k = x @ w_k, v = x @ w_v",
+        {"roles": ("w_q", "w_v", "w_k", "w_o")},
+    ),
+    Mistake(
+        "projections chained",
+        _H,
+        "x was overwritten: k was made from q, and v from k, instead of all three from x",
+        "q = x @ w_q, k = x @ w_k, v = x @ w_v",
+        {"chained": True},
+    ),
+    Mistake(
+        "no projection of v",
+        _H,
+        "the values are x itself, not x @ w_v",
+        "v = x @ w_v",
+        {"roles": ("w_q", "w_k", "", "w_o")},
+    ),
+    Mistake(
+        "input added to the output",
+        _H,
+        "x was added to the result: the residual belongs to the block around attention",
+        "return merged @ w_o",
+        {"finish": lambda merged, out, x: out + x},
+    ),
+    Mistake(
+        "float32 inside",
+        _EVERY,
+        "float64 inputs were computed in float32: the result is right to 7 digits only",
+        "keep the dtype of the inputs: no astype(np.float32), no float32 constants or buffers",
+        {},
+        _rounded(1e-9, 1e-5),
+    ),
+    Mistake(
+        "float16 inside",
+        _EVERY,
+        "float64 inputs were computed in float16: the result is right to 3 digits only",
+        "keep the dtype of the inputs: no astype(np.float16)",
+        {},
+        _rounded(1e-5, 2e-3),
+    ),
+    Mistake(
+        "truth value of the mask",
+        _A,
+        "`if mask:` asks for one truth value of a whole array, and NumPy refuses",
+        "if mask is not None:",
+        {},
+        lambda call, result, expected: "truth value of an array" in result.error,
+    ),
+    Mistake(
+        "one seed for all weights",
+        ("layer",),
+        "each weight was drawn from a new generator with the same seed: w_q, w_k, w_v and w_o are the same numbers",
+        "make one generator, and draw all four weights from it",
+        {},
+        _one_seed,
+    ),
+    Mistake(
+        "input mutated",
+        _EVERY,
+        "an array of the caller was written to: += and out= change it in place",
+        "work on a new array: x = x - x.max(...), not x -= x.max(...)",
+        {},
+        _wrote_to_input,
+    ),
+    Mistake(
+        "shared mask modified",
+        ("attention",),
+        "the mask of the caller was written to: the next call gets another mask",
+        "work on a new array: mask = mask & ..., not mask &= ...",
+        {},
+        _wrote_to_mask,
+    ),
+)
+
+
+def _shrunk(out: Array, weights: Array, q: Array) -> tuple[Array, Array]:
+    factor = q.shape[-1] ** -0.5
+    return out * factor, weights * factor
+
+
+# ------------------------------------------------------------------------------------------- naming
+_ACCENTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"hidden": -1e9},
+    {"hidden": -1e9, "added": True},
+    {"softmax": _plain_softmax},
+)
+"""How a right solution may hide a score: they differ where a query sees no key."""
+
+
+def answer(mistake: Mistake | None, call: Call, params: dict[str, Array] | None = None) -> Result:
+    """What a wrong implementation gives for a call; the right one for None.
+
+    Parameters
+    ----------
+    mistake : Mistake or None
+        A row of MISTAKES.
+    call : Call
+        The call.
+    params : dict of str to ndarray, optional
+        The weights of a layer.
+
+    Returns
+    -------
+    Result
+        ``out``, and ``weights`` where the function has them; or ``error``.
+    """
+    if mistake is None:
+        return right(call, params or {})
+    return composed(replace(Parts(), **mistake.parts), call, params or {})
+
+
+def explains(mistake: Mistake, calls: Sequence[Call], results: Sequence[Result], rights: Sequence[Result]) -> bool:
+    """Whether a mistake gives just what a solution gave, and the right answer does not."""
+    if mistake.detect is not None:
+        wrong, shown = _detected(mistake.detect, calls, results, rights)
+        return all(s for s, w in zip(shown, wrong, strict=True) if w) if any(wrong) else any(shown)
+    return any(_gives(p, calls, results) and not _gives(p, calls, rights, alike) for p in _accents(mistake))
+
+
+def agrees(mistake: Mistake, calls: Sequence[Call], results: Sequence[Result], rights: Sequence[Result]) -> bool:
+    """Whether nothing of what a solution gave speaks against a mistake."""
+    if mistake.detect is not None:
+        wrong, shown = _detected(mistake.detect, calls, results, rights)
+        return all(s for s, w in zip(shown, wrong, strict=True) if w)
+    return any(_gives(p, calls, results) for p in _accents(mistake))
+
+
+def proves(mistake: Mistake, calls: Sequence[Call], results: Sequence[Result], rights: Sequence[Result]) -> bool:
+    """Whether a wrong number, or the very words of an error, came out as a mistake gives it."""
+    if mistake.detect is not None:
+        return True
+    for p in _accents(mistake):
+        for call, got, wanted in zip(calls, results, rights, strict=True):
+            wrong = composed(p, call, got.params)
+            if alike(wrong, got) and not alike(wrong, wanted) and not _is_an_accent(call, got):
+                return True
+    return False
+
+
+def _is_an_accent(call: Call, got: Result) -> bool:
+    """Whether a right solution may give this too, as where a query sees no key."""
+    return any(alike(composed(replace(Parts(), **accent), call, got.params), got) for accent in _ACCENTS)
+
+
+def _detected(detect: Any, calls: Sequence[Call], results: Sequence[Result], rights: Sequence[Result]) -> Any:
+    """For each call whether its result is wrong, and whether it shows the mistake."""
+    wrong = [not alike(got, wanted) or bool(got.changed) for got, wanted in zip(results, rights, strict=True)]
+    return wrong, list(map(detect, calls, results, rights))
+
+
+def _accents(mistake: Mistake) -> list[Parts]:
+    made = [{**accent, **parts} for parts in (mistake.parts, *mistake.variants) for accent in _ACCENTS]
+    return [replace(Parts(), **steps) for steps in made]
+
+
+def alike(a: Result, b: Result) -> bool:
+    """Whether two results are the same: one error, or values within 1e-9; weights where both have them."""
+    if a.error or b.error:
+        return _said(a) == _said(b)
+    return same(a.out, b.out) and (a.weights is None or b.weights is None or same(a.weights, b.weights))
+
+
+def fits(a: Result, b: Result) -> bool:
+    """As alike; of errors the type alone, since the same mistake is refused in other words elsewhere."""
+    return _said(a).partition(":")[0] == _said(b).partition(":")[0] if a.error or b.error else alike(a, b)
+
+
+def _gives(
+    p: Parts, calls: Sequence[Call], results: Sequence[Result], equal: Callable[[Result, Result], bool] = fits
+) -> bool:
+    return all(equal(composed(p, call, got.params), got) for call, got in zip(calls, results, strict=True))
+
+
+def _said(result: Result) -> str:
+    """An error without the line where it was raised."""
+    return result.error.partition(" (line ")[0]
+
+
+def pairs(exercise: str) -> list[Mistake]:
+    """Two mistakes of an exercise made at once, in steps that do not exclude each other."""
+    single = [mistake for mistake in MISTAKES if mistake.detect is None and exercise in mistake.exercises]
+    return [_both(a, b) for a, b in combinations(single, 2) if not set(a.parts) & set(b.parts)]
+
+
+def _both(a: Mistake, b: Mistake) -> Mistake:
+    explanation, fix = f"{a.explanation}; and {b.explanation}", f"{a.fix}; and {b.fix}"
+    variants = tuple({**one, **two} for one in (a.parts, *a.variants) for two in (b.parts, *b.variants))
+    exercises = tuple(name for name in a.exercises if name in b.exercises)
+    return Mistake(f"{a.name} + {b.name}", exercises, explanation, fix, variants[0], variants=variants[1:])

@@ -1,0 +1,548 @@
+"""What a solution is asked, and what must hold of what it gives: for each check its calls and its judge.
+
+Knows what is right, and nothing of how a solution is run. A judge raises Wrong, or returns remarks.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from headwise.check.answers import WEIGHTS
+from headwise.check.calls import Call, Result, same
+from headwise.check.judging import (
+    Evidence,
+    all_equal,
+    check_equal,
+    check_rows,
+    check_still,
+    fail,
+    given,
+    number,
+    values_of,
+)
+from headwise.core.masks import causal_mask
+from headwise.core.shapes import Array
+
+_Rng = np.random.Generator
+
+
+# ------------------------------------------------------------------------------------------- data
+def _qkv(rng: _Rng, n_q: int, n_k: int, d_k: int, d_v: int, *lead: int) -> dict[str, Any]:
+    shapes = {"q": (n_q, d_k), "k": (n_k, d_k), "v": (n_k, d_v)}
+    return {name: rng.standard_normal((*lead, *shape)) for name, shape in shapes.items()}
+
+
+def _looked(rng: _Rng, n_q: int, n_k: int, d_k: int, *lead: int) -> dict[str, Any]:
+    """With v the identity: out is the weights."""
+    return {**_qkv(rng, n_q, n_k, d_k, 1, *lead), "v": np.broadcast_to(np.eye(n_k), (*lead, n_k, n_k)).copy()}
+
+
+def _some(rng: _Rng, *shape: int) -> Array:
+    """A random mask whose rows all see a key, and none sees all."""
+    mask = rng.random(shape) < 0.5
+    mask[..., 0], mask[..., -1] = True, False
+    return np.asarray(rng.permuted(mask, axis=-1))
+
+
+def _attention(**args: Any) -> Call:
+    return Call("attention", args)
+
+
+def _multi_head_args(rng: _Rng, b: int, n: int, d: int, n_heads: int) -> dict[str, Any]:
+    args = {"x": rng.standard_normal((b, n, d))}
+    args |= {name: rng.standard_normal((d, d)) / d**0.5 for name in WEIGHTS}
+    return {**args, "n_heads": n_heads}
+
+
+# ------------------------------------------------------------------------------------------- the classic eight
+def shapes(rng: _Rng) -> list[Call]:
+    whole = _qkv(rng, 3, 5, 7, 2, 2, 4)
+    grouped = {**_qkv(rng, 3, 5, 7, 2, 2, 3), "k": rng.standard_normal((2, 1, 5, 7))}
+    return [
+        _attention(**_qkv(rng, 3, 5, 7, 2)),
+        _attention(**_qkv(rng, 3, 5, 7, 2, 11)),
+        _attention(**whole),
+        _attention(**whole, mask=_some(rng, 5)),
+        _attention(**whole, mask=_some(rng, 3, 5)),
+        _attention(**whole, mask=_some(rng, 2, 1, 3, 5)),
+        _attention(**grouped),
+    ]
+
+
+_UNIT = {"q": np.array([[1.0, 0.0]]), "k": np.eye(2)}
+
+
+def hand(rng: _Rng) -> list[Call]:
+    return [
+        _attention(**_UNIT, v=np.eye(2)),
+        _attention(**_UNIT, v=np.array([[6.0], [12.0]])),
+        _attention(**_qkv(rng, 1, 2, 3, 2)),
+    ]
+
+
+def judge_hand(e: Evidence) -> list[str]:
+    got = e.weights(0)
+    if not same(got, np.asarray(e.rights[0].weights)):
+        fail(
+            f"q = [1, 0] against k = [1, 0] and [0, 1]: expected weights {_pair(e.rights[0].weights)}, got {_pair(got)}"
+        )
+    return all_equal(e)
+
+
+def _pair(weights: Array | None) -> str:
+    assert weights is not None
+    return " and ".join(number(float(x)) for x in weights.reshape(-1))
+
+
+def masked_keys(rng: _Rng) -> list[Call]:
+    mask = np.zeros(6, bool)
+    mask[rng.permutation(6)[:3]] = True
+    return [
+        _attention(**_looked(rng, 4, 6, 5), mask=np.tile(mask, (4, 1))),
+        _attention(**_qkv(rng, 4, 6, 5, 2), mask=_some(rng, 4, 6)),
+    ]
+
+
+def judge_masked_keys(e: Evidence) -> list[str]:
+    weights, mask = e.weights(0), e.calls[0].args["mask"]
+    hidden = np.where(mask, 0, weights)
+    if not (hidden == 0).all():
+        at = np.unravel_index(np.argmax(np.where(np.isnan(hidden), np.inf, np.abs(hidden))), hidden.shape)
+        keys = ", ".join(map(str, np.flatnonzero(~mask[0])))
+        where = f"weights[{at[0]}, {at[1]}]"
+        fail(
+            f"keys {keys} of 6 are masked, so their weights must be exactly 0; {where} is {number(float(weights[at]))}"
+        )
+    check_rows(weights)
+    return all_equal(e)
+
+
+def future(rng: _Rng) -> list[Call]:
+    args, n = _qkv(rng, 7, 7, 5, 3), 7
+    t = int(rng.integers(2, 5))
+    later = {**args}
+    for name in "kv":
+        later[name] = args[name].copy()
+        later[name][t + 1 :] += rng.standard_normal(later[name][t + 1 :].shape)
+    return [_attention(**args, mask=causal_mask(n)), _attention(**later, mask=causal_mask(n))]
+
+
+def judge_future(e: Evidence) -> list[str]:
+    before, after = e.out(0), e.out(1)
+    changed = (e.calls[0].args["k"] != e.calls[1].args["k"]).any(axis=-1)
+    t = int(np.argmax(changed)) - 1
+    moved = f"k and v were changed at positions {t + 1} to {len(changed) - 1} behind a causal mask"
+    check_still(before[: t + 1], after[: t + 1], f"out[0] to out[{t}]", moved)
+    return []
+
+
+def triangles(rng: _Rng) -> list[Call]:
+    return [Call("causal_mask", {"n": n}) for n in (1, 2, 5, int(rng.integers(6, 12)))]
+
+
+def judge_triangle(e: Evidence) -> list[str]:
+    remarks = []
+    for call, result, wanted in zip(e.calls, e.results, e.rights, strict=True):
+        n = call.args["n"]
+        got = values_of(result.out, wanted.out, f"causal_mask({n})")
+        check_equal(got, np.asarray(wanted.out, np.float64), f"causal_mask({n})")
+        assert result.out is not None
+        if result.out.dtype != bool:
+            remarks = [
+                f"the mask is right, as {result.out.dtype} of 0 and 1; bool says that it selects, and ~ turns it over"
+            ]
+    return remarks
+
+
+def rows(rng: _Rng) -> list[Call]:
+    alone = np.zeros((5, 7), bool)
+    alone[np.arange(5), rng.integers(0, 7, 5)] = True
+    return [
+        _attention(**_looked(rng, 5, 7, 3)),
+        _attention(**_looked(rng, 5, 7, 3), mask=_some(rng, 5, 7)),
+        _attention(**_looked(rng, 5, 7, 3), mask=alone),
+        _attention(**_qkv(rng, 5, 7, 3, 2), mask=alone),
+    ]
+
+
+def judge_rows(e: Evidence) -> list[str]:
+    for i in range(3):
+        check_rows(e.weights(i))
+    if not np.array_equal(e.weights(2), e.calls[2].args["mask"]):
+        fail(
+            "with all keys but one masked, the one left must have weight 1: it has "
+            + number(float(e.weights(2)[0].max()))
+        )
+    check_equal(
+        e.out(3), np.asarray(e.rights[3].out), "with all keys but one masked, out is the value of that key; out"
+    )
+    return []
+
+
+def loop(rng: _Rng) -> list[Call]:
+    return [
+        Call("multi_head", _multi_head_args(rng, 2, 5, 12, 3)),
+        Call("multi_head", _multi_head_args(rng, 3, 7, 8, 2)),
+    ]
+
+
+def blocks(rng: _Rng) -> list[Call]:
+    """Each head sees its own part of x alone, which w_o hands on."""
+    n_heads, d_head, n = 3, 4, 5
+    args = _multi_head_args(rng, 2, n, n_heads * d_head, n_heads)
+    within = np.kron(np.eye(n_heads), np.ones((d_head, d_head)))
+    args |= {name: args[name] * within for name in WEIGHTS[:3]} | {"w_o": np.eye(n_heads * d_head)}
+    x = args["x"].copy()
+    x[..., :d_head] += rng.standard_normal((2, n, d_head))
+    return [Call("multi_head", args), Call("multi_head", {**args, "x": x})]
+
+
+def judge_blocks(e: Evidence) -> list[str]:
+    before, after = e.out(0), e.out(1)
+    d_head = before.shape[-1] // e.calls[0].args["n_heads"]
+    moved = "only the columns of x that head 0 reads were changed (block-diagonal weights, w_o = 1)"
+    check_still(before[..., d_head:], after[..., d_head:], "the columns of heads 1 and 2", moved)
+    return all_equal(e)
+
+
+# ------------------------------------------------------------------------------------------- softmax
+def _x(*calls: tuple[Array, int]) -> list[Call]:
+    return [Call("softmax", {"x": x, "axis": axis} if axis != -1 else {"x": x}) for x, axis in calls]
+
+
+def softmax_values(rng: _Rng) -> list[Call]:
+    return _x((rng.standard_normal(7), -1), (rng.standard_normal((3, 5)), -1), (rng.standard_normal((2, 3, 4)), -1))
+
+
+def softmax_axis(rng: _Rng) -> list[Call]:
+    x = rng.standard_normal((2, 3, 5))
+    return _x((x, 0), (x, 1), (x, 2), (x, -2))
+
+
+def softmax_large(rng: _Rng) -> list[Call]:
+    x = rng.standard_normal((3, 5))
+    return _x((1e4 * x, -1), (x + 1e4, -1), (x - 1e4, -1))
+
+
+def softmax_apart(rng: _Rng) -> list[Call]:
+    x = rng.standard_normal((3, 5))
+    return _x((x + np.array([[0.0], [1e4], [-1e4]]), -1))
+
+
+def softmax_twice(rng: _Rng) -> list[Call]:
+    call = Call("softmax", {"x": rng.standard_normal((3, 5))})
+    return [call, call._replace(again=True)]
+
+
+def judge_large(e: Evidence) -> list[str]:
+    for i, call in enumerate(e.calls):
+        if not np.isfinite(e.out(i)).all():
+            largest = max(float(np.abs(x).max()) for x in call.args.values() if isinstance(x, np.ndarray) and x.size)
+            fail(f"with numbers as large as {largest:.3g} out holds {_odd(e.out(i))}")
+    return all_equal(e)
+
+
+def _odd(x: Array) -> str:
+    return f"{np.count_nonzero(np.isnan(x))} NaN and {np.count_nonzero(np.isinf(x))} infinite of {x.size} numbers"
+
+
+def judge_untouched(e: Evidence) -> list[str]:
+    for call, result in zip(e.calls, e.results, strict=True):
+        if result.changed:
+            fail(f"the call wrote to {' and '.join(result.changed)} of its caller, for {given(call)}")
+    return all_equal(e)
+
+
+# ------------------------------------------------------------------------------------------- attention in interviews
+def values_of_one(rng: _Rng) -> list[Call]:
+    zeros = {"q": np.eye(5), "k": np.eye(5), "v": rng.standard_normal((5, 5))}  # a score of 0 is a score
+    return [
+        _attention(**_qkv(rng, 3, 5, 7, 2)),
+        _attention(**_qkv(rng, 5, 5, 5, 5), mask=_some(rng, 5, 5)),
+        _attention(**zeros, mask=_some(rng, 5, 5)),
+    ]
+
+
+def width_four(rng: _Rng) -> list[Call]:
+    """d_k = 4: the scale is 1/2, by hand."""
+    q, k = np.array([[2.0, 0, 0, 0]]), np.array([[1.0, 0, 0, 0], [0, 1, 0, 0]])
+    return [_attention(q=q, k=k, v=np.eye(2)), _attention(**_looked(rng, 3, 5, 4))]
+
+
+def judge_width_four(e: Evidence) -> list[str]:
+    got = e.weights(0)
+    if not same(got, np.asarray(e.rights[0].weights)):
+        fail(f"d_k = 4, scores 2/2 = 1 and 0: expected weights {_pair(e.rights[0].weights)}, got {_pair(got)}")
+    return all_equal(e)
+
+
+def upper(rng: _Rng) -> list[Call]:
+    return [_attention(**_looked(rng, n, n, 3), mask=causal_mask(n)) for n in (5, 8)]
+
+
+def judge_upper(e: Evidence) -> list[str]:
+    for i in range(len(e.calls)):
+        upper = np.triu(e.weights(i), 1)
+        if upper.any():
+            at = np.unravel_index(np.argmax(np.abs(upper)), upper.shape)
+            fail(f"weights[{at[0]}, {at[1]}] is {number(float(upper[at]))}: above the diagonal all must be exactly 0")
+        check_rows(e.weights(i))
+    return all_equal(e)
+
+
+def permuted(rng: _Rng) -> list[Call]:
+    args, order = _qkv(rng, 4, 6, 3, 2), rng.permutation(6)
+    while (order == np.arange(6)).all():
+        order = rng.permutation(6)
+    return [_attention(**args), _attention(q=args["q"], k=args["k"][order], v=args["v"][order])]
+
+
+def judge_permuted(e: Evidence) -> list[str]:
+    check_still(e.out(0), e.out(1), "out", "the keys were put in another order, with their values")
+    return []
+
+
+def peaked(rng: _Rng) -> list[Call]:
+    """Each query is a key, a hundred times as long: it takes that key's value."""
+    order, k = rng.permutation(5), np.linalg.qr(rng.standard_normal((5, 5)))[0]
+    return [_attention(q=200 * k[order], k=k, v=rng.standard_normal((5, 3)))]
+
+
+def judge_peaked(e: Evidence) -> list[str]:
+    wanted = np.asarray(e.rights[0].out)
+    check_equal(e.out(0), wanted, "each query points along one key, so out is that key's value; out")
+    return []
+
+
+def large(rng: _Rng) -> list[Call]:
+    args = _qkv(rng, 4, 6, 3, 2)
+    far = {**args, "q": args["q"] * np.array([[1.0], [1e4], [1.0], [1e4]])}
+    return [_attention(**{**args, "q": 1e4 * args["q"]}), _attention(**far), _attention(**far, mask=_some(rng, 4, 6))]
+
+
+def padding_and_causal(rng: _Rng) -> list[Call]:
+    n = 5
+    real = np.arange(n) < np.array([[5], [3]])  # (b, n)
+    mask = (causal_mask(n) & real[:, None, :])[:, None]  # (b, 1, n, n)
+    return [_attention(**_qkv(rng, n, n, 4, 3, 2, 3), mask=mask), _attention(**_looked(rng, n, n, 4, 2, 3), mask=mask)]
+
+
+def judge_padding(e: Evidence) -> list[str]:
+    weights, mask = e.weights(1), e.calls[1].args["mask"]
+    if np.where(mask, 0, weights).any():
+        fail("a key that is padding, or in the future, has a weight other than 0")
+    return all_equal(e)
+
+
+def alone(rng: _Rng) -> list[Call]:
+    args = _qkv(rng, 4, 6, 3, 2, 3)
+    other = {name: x.copy() for name, x in args.items()}
+    for x in other.values():
+        x[1:] += rng.standard_normal(x[1:].shape)
+    return [_attention(**args), _attention(**other)]
+
+
+def judge_alone(e: Evidence) -> list[str]:
+    check_still(e.out(0)[0], e.out(1)[0], "out of item 0", "the other items of the batch were changed")
+    return []
+
+
+def attention_twice(rng: _Rng) -> list[Call]:
+    call = _attention(**_qkv(rng, 4, 6, 3, 2), mask=_some(rng, 4, 6))
+    return [call, call._replace(again=True)]
+
+
+# ------------------------------------------------------------------------------------------- multi-head and the layer
+def narrow(rng: _Rng) -> list[Call]:
+    """Projections that are the identity, and large scores: the scale decides."""
+    args = _multi_head_args(rng, 1, 4, 8, 4)
+    return [Call("multi_head", {**args, **{name: np.eye(8) for name in WEIGHTS}, "x": 2 * args["x"]})]
+
+
+def truncated(rng: _Rng) -> list[Call]:
+    args, t = _multi_head_args(rng, 2, 7, 8, 2), int(rng.integers(3, 6))
+    args["causal"] = True
+    return [Call("multi_head", args), Call("multi_head", {**args, "x": args["x"][:, :t].copy()})]
+
+
+def judge_truncated(e: Evidence) -> list[str]:
+    whole, short = e.out(0), e.out(1)
+    t = short.shape[1]
+    check_still(short, whole[:, :t], f"out of the first {t} tokens", "the tokens after them were cut off (causal)")
+    return all_equal(e)
+
+
+def multi_head_alone(rng: _Rng) -> list[Call]:
+    args = _multi_head_args(rng, 3, 5, 8, 2)
+    x = args["x"].copy()
+    x[1:] += rng.standard_normal(x[1:].shape)
+    return [Call("multi_head", args), Call("multi_head", {**args, "x": x})]
+
+
+def in_turn(rng: _Rng) -> list[Call]:
+    """With the mask, without it, and with it again: on as many tokens each time."""
+    args = _multi_head_args(rng, 2, 5, 8, 2)
+    return [Call("multi_head", {**args, **rule}) for rule in ({"causal": True}, {}, {"causal": True})]
+
+
+def large_heads(rng: _Rng) -> list[Call]:
+    args = _multi_head_args(rng, 2, 5, 8, 2)
+    far = args["x"] * np.array([1.0, 1e4, 1.0, 1e4, 1.0])[:, None]
+    return [Call("multi_head", {**args, "x": x}) for x in (1e4 * args["x"], far)]
+
+
+def multi_head_twice(rng: _Rng) -> list[Call]:
+    call = Call("multi_head", _multi_head_args(rng, 2, 5, 8, 2))
+    return [call, call._replace(again=True)]
+
+
+def _layer(rng: _Rng, b: int, n: int, d_model: int, n_heads: int, **more: Any) -> Call:
+    seed = int(rng.integers(1, 1000))
+    args = {"d_model": d_model, "n_heads": n_heads, "seed": seed, "x": rng.standard_normal((b, n, d_model)), **more}
+    return Call("layer", args)
+
+
+def layers(rng: _Rng) -> list[Call]:
+    return [_layer(rng, 2, 5, 12, 3), _layer(rng, 3, 7, 8, 2)]
+
+
+def large_layers(rng: _Rng) -> list[Call]:
+    call = _layer(rng, 2, 5, 8, 2)
+    far = call.args["x"] * np.array([1.0, 1e4, 1.0, 1e4, 1.0])[:, None]
+    return [call._replace(args={**call.args, "x": x}) for x in (1e4 * call.args["x"], far)]
+
+
+def layer_twice(rng: _Rng) -> list[Call]:
+    call = _layer(rng, 2, 5, 8, 2)
+    return [call, call._replace(again=True)]
+
+
+def causal_layers(rng: _Rng) -> list[Call]:
+    call = _layer(rng, 2, 6, 12, 3, causal=True)
+    x = call.args["x"].copy()
+    x[:, 4:] += rng.standard_normal(x[:, 4:].shape)
+    return [call, call._replace(args={**call.args, "x": x})]
+
+
+def judge_causal_layers(e: Evidence) -> list[str]:
+    if _same_weights(e.results[0], e.results[1]):
+        check_still(
+            e.out(0)[:, :4], e.out(1)[:, :4], "out of tokens 0 to 3", "the tokens after them were changed (causal)"
+        )
+    return all_equal(e)
+
+
+def _same_weights(a: Result, b: Result) -> bool:
+    return all(same(a.params.get(name), b.params.get(name)) for name in WEIGHTS)
+
+
+def judge_layer_weights(e: Evidence) -> list[str]:
+    for i, result in enumerate(e.results):
+        if result.weights is None:
+            return [
+                "the layer returns out alone; returning (out, weights) lets its reader see what each head attends to"
+            ]
+        check_rows(e.weights(i))
+    return all_equal(e)
+
+
+def seeded(rng: _Rng) -> list[Call]:
+    call = _layer(rng, 2, 5, 8, 2)
+    return [call, call, call._replace(args={**call.args, "seed": call.args["seed"] + 1})]
+
+
+def judge_seeded(e: Evidence) -> list[str]:
+    first, again, other = e.results
+    if not _same_weights(first, again):
+        fail("two layers made with one seed have different weights")
+    twins = [
+        (a, b) for i, a in enumerate(WEIGHTS) for b in WEIGHTS[:i] if same(first.params.get(a), first.params.get(b))
+    ]
+    if twins:
+        fail(f"{' and '.join(sorted(twins[0]))} of a new layer hold the same numbers")
+    remarks = []
+    if _same_weights(first, other):
+        remarks.append("layers made with different seeds have the same weights")
+    d, rng = e.calls[0].args["d_model"], np.random.default_rng(e.calls[0].args["seed"])
+    drawn = [rng.standard_normal((d, d)) / d**0.5 for _ in WEIGHTS]
+    if not all(same(first.params.get(name), w) for name, w in zip(WEIGHTS, drawn, strict=True)):
+        remarks.append(
+            "the weights are not those of default_rng(seed), normal / sqrt(d_model), drawn as w_q, w_k, w_v, w_o"
+        )
+    return remarks
+
+
+# ------------------------------------------------------------------------------------------- where systems disagree
+def no_key(rng: _Rng) -> list[Call]:
+    mask = _some(rng, 4, 6)
+    mask[2] = False
+    return [_attention(**_qkv(rng, 4, 6, 3, 2), mask=mask)]
+
+
+def remark_no_key(e: Evidence) -> list[str]:
+    out, v = e.out(0)[2], e.calls[0].args["v"]
+    if np.isnan(out).any():
+        return ["a query that may attend to nothing gives NaN (-inf minus -inf); headwise gives 0"]
+    if not out.any():
+        return []
+    if same(out, v.mean(axis=0), 1e-6):
+        return ["a query that may attend to nothing gives the mean of all values that it may not see; headwise gives 0"]
+    return ["a query that may attend to nothing gives a mixture of values that it may not see; headwise gives 0"]
+
+
+def sentinel(rng: _Rng) -> list[Call]:
+    """A visible score far below -1e9, a masked one of 0."""
+    q, k = np.array([[1.0]]), np.array([[-1e12], [0.0]])
+    return [_attention(q=q, k=k, v=np.array([[1.0], [0.0]]), mask=np.array([[True, False]]))]
+
+
+def remark_sentinel(e: Evidence) -> list[str]:
+    if same(e.out(0), np.ones((1, 1))):
+        return []
+    return [
+        "masked scores are set to a finite number such as -1e9: a visible score below it loses to them; -inf never does"
+    ]
+
+
+def integers(rng: _Rng) -> list[Call]:
+    return [_attention(**_qkv(rng, 4, 6, 3, 2), mask=_some(rng, 4, 6).astype(np.int64))]
+
+
+def remark_integers(e: Evidence) -> list[str]:
+    if same(e.out(0), np.asarray(e.rights[0].out)):
+        return []
+    return [
+        "a mask of 0 and 1 instead of booleans gives something else: ~ and indexing mean another thing for integers"
+    ]
+
+
+def whole(rng: _Rng) -> list[Call]:
+    return [_attention(**{name: rng.integers(-3, 4, x.shape) for name, x in _qkv(rng, 4, 6, 3, 2).items()})]
+
+
+def remark_whole(e: Evidence) -> list[str]:
+    if same(e.out(0), np.asarray(e.rights[0].out)):
+        return []
+    return ["arrays of integers give other numbers than the same as floats: results are cut off to integers on the way"]
+
+
+def wild(rng: _Rng) -> list[Call]:
+    args, mask = _qkv(rng, 4, 6, 3, 2), _some(rng, 6)
+    args["v"][~mask] = np.nan
+    return [_attention(**args, mask=np.tile(mask, (4, 1)))]
+
+
+def remark_wild(e: Evidence) -> list[str]:
+    if np.isfinite(e.out(0)).all():
+        return []
+    return ["a NaN in the value of a masked key reaches out, since 0 * NaN is NaN; headwise keeps it away"]
+
+
+def nothing(rng: _Rng) -> list[Call]:
+    return [Call("softmax", {"x": np.array([[-np.inf, -np.inf], [0.0, -np.inf]])})]
+
+
+def remark_nothing(e: Evidence) -> list[str]:
+    if not np.isnan(e.out(0)[0]).any():
+        return []
+    return ["the softmax of a row of -inf is NaN; headwise gives 0 there, so that a query without keys gives 0"]

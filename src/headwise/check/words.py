@@ -1,0 +1,95 @@
+"""What a report says, piece by piece, in short lines that nothing acts upon; knows no format, no check."""
+
+from headwise.check.report import FAILED, PASSED, UNTAKEN, Report, Verdict
+from headwise.files import listed, shown
+
+LEVELS = (0, 1, 2, 3)
+"""How many hints may be given."""
+
+WORDS = {PASSED: "passed", FAILED: "FAILED", UNTAKEN: "not taken"}
+"""A status as it is shown."""
+
+_MOST_LINES, _LONGEST = 12, 400  # of one text of the solution, and of a line of it
+
+
+def lines(text: object) -> list[str]:
+    r"""Return a text as a few short lines that no terminal acts upon.
+
+    >>> lines("one\n\x1b[2Jtwo")
+    ['one', '\\x1b[2Jtwo']
+    """
+    found = str(text).splitlines()
+    more = len(found) - _MOST_LINES
+    return [line(one) for one in found[:_MOST_LINES]] + [f"... and {more} more lines"] * (more > 0)
+
+
+def line(text: object) -> str:
+    """Return a text as one short line."""
+    return shown(text, _LONGEST)
+
+
+def number(value: float) -> str:
+    """Return points without needless zeros.
+
+    >>> number(17.0), number(2.5)
+    ('17', '2.5')
+    """
+    return f"{value:g}"
+
+
+def points(report: Report) -> str:
+    """Return the score in words: ``17 of 20``."""
+    return f"{number(report.score)} of {number(report.maximum)}"
+
+
+def check_level(hints: int) -> None:
+    """Raise a ValueError where a number of hints is not one of LEVELS."""
+    if isinstance(hints, bool) or hints not in LEVELS:
+        raise ValueError(f"hints: expected 0, 1, 2 or 3, got {shown(hints)}; 0 gives none, 3 all of them")
+
+
+def about(report: Report) -> list[tuple[str, str]]:
+    """Return what is said of the solution as a whole, by name."""
+    found = ", ".join(f"{shown(function)} as {shown(name, 60)}" for function, name in report.found.items())
+    said = [("not loaded", line(report.broken))] if report.broken else []
+    said += [("found", found or "nothing")]
+    said += [("missing", f"{shown(exercise)}: looked for {line(names)}") for exercise, names in report.missing.items()]
+    said += [("remark", line(remark)) for remark in report.remarks]
+    said += [("limits off", listed(report.limits_off))] if report.limits_off else []
+    return said
+
+
+def hints_of(verdict: Verdict, hints: int) -> list[str]:
+    """Return the lines of the first hints of a failure."""
+    return [one for hint in verdict.hints[:hints] for one in lines(hint)] if verdict.status == FAILED else []
+
+
+def mistakes_of(verdict: Verdict, hints: int) -> list[str]:
+    """Return the mistakes that explain a failure; none where no hint is to be given, as each comes with its fix."""
+    named = verdict.mistakes if hints and verdict.status == FAILED else ()
+    said = [
+        f"known mistake: {shown(one.name)}: {_sentence(one.explanation)} fix: {_sentence(one.fix)}" for one in named
+    ]
+    if len(named) > 1:
+        said.append(f"these {len(named)} are twins here: they give the same for these inputs; look for each")
+    return said
+
+
+def _sentence(text: str) -> str:
+    text = line(text)
+    return text if text.endswith((".", "!", "?", ":")) else f"{text}."
+
+
+def remarks_of(verdict: Verdict) -> list[str]:
+    """Return a line for each remark."""
+    return [f"remark: {line(remark)}" for remark in verdict.remarks]
+
+
+def printed_of(verdict: Verdict) -> list[str]:
+    """Return what the solution printed."""
+    return lines(verdict.printed.strip("\n"))
+
+
+def details(verdict: Verdict, hints: int) -> list[str]:
+    """Return all that is said under a check, but what it printed."""
+    return hints_of(verdict, hints) + mistakes_of(verdict, hints) + remarks_of(verdict)

@@ -1,0 +1,145 @@
+"""check/explain: what is taught of a check and a mistake, with numbers that come from `answer`."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from standins import CHECKS, EXERCISES, HOSTILE, MISTAKES, answer, stand_in
+
+from headwise.check import checks, explain, mistakes
+from headwise.check.calls import FUNCTIONS, ROLES, Call, Result
+from headwise.check.mistakes import Mistake
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The small tables."""
+    stand_in(monkeypatch)
+
+
+def test_a_check_is_taught_with_its_claim_inputs_formula_and_an_example() -> None:
+    said = explain.explain("rows-sum").splitlines()
+    assert said[:6] == [
+        "check rows-sum, of the exercise softmax, weight 2",
+        "claim    each row sums to 1",
+        "matters  solutions that make these mistakes give other numbers here: wrong-axis, writes",
+        "look     the division",
+        "formula  sum softmax(x) = 1",
+        "inputs   softmax(x (2, 3) float64, axis=-1)",
+    ]
+    (call,) = CHECKS[0].calls(np.random.default_rng(0))
+    out = answer(None, call).out
+    drawn = ["  " + line for line in str(np.round(out, 4)).splitlines()]
+    assert said[said.index("the right answer") :] == ["the right answer", "  out (2, 3) float64", *drawn]
+    assert "  axis = -1" in said
+
+
+def test_a_check_with_large_inputs_is_shown_by_a_tiny_one() -> None:
+    said = explain.explain("large-scores")
+    assert "inputs   softmax(x (40, 30) float64, axis=-1)" in said
+    assert "no-max" in said.partition("\nlook")[0]
+    assert "  x (2, 3) float64\n" in said
+    assert len(said.splitlines()) < 25
+
+
+def test_a_check_that_no_mistake_fails_says_what_its_exercise_asks_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mistakes, "MISTAKES", ())
+    assert "\nmatters  weighted values\n" in explain.explain("mask-hides")
+
+
+def test_a_mistake_is_taught_beside_the_right_numbers() -> None:
+    said = explain.explain("wrong-axis").splitlines()
+    assert said[:3] == ["mistake wrong-axis, made in softmax", "It sums over the first axis.", "fix: Sum over axis."]
+    call = Call("softmax", {"x": np.array([[0.0, 1.0, 2.0], [3.0, 1.0, 1.0]]), "axis": -1})
+    right, wrong = (np.round(np.asarray(answer(one, call).out), 4) for one in (None, MISTAKES[1]))
+    table = said[next(i for i, line in enumerate(said) if line.startswith("  right")) :]
+    at = table[0].index("with this mistake")
+    left, beside = [line[:at].strip() for line in table], [line[at:].strip() for line in table]
+    assert left == ["right", "out (2, 3) float64", *(line.strip() for line in str(right).splitlines())]
+    assert beside == ["with this mistake", left[1], *(line.strip() for line in str(wrong).splitlines())]
+
+
+def test_the_example_is_one_that_shows_the_mistake() -> None:
+    said = explain.explain("no-mask")
+    assert "  mask (2, 3) bool" in said  # without a mask there is nothing to see
+    assert "x (2, 3) float64\n  [[   0. 1000. 2000.]\n" in explain.explain("no-max")
+    assert "nan" in explain.explain("no-max")
+    assert re.search(r"^ +\S.* {4,}writes to x$", explain.explain("writes"), re.MULTILINE)
+
+
+def test_a_mistake_that_nothing_shows_says_so() -> None:
+    assert explain.explain("nowhere").endswith("\n\nno example here is small enough to show it")
+
+
+def test_what_an_implementation_raises_is_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def raises(mistake: Mistake | None, call: Call, params: Any = None) -> Result:
+        if mistake is None:
+            return answer(None, call)
+        raise ValueError(HOSTILE["escapes"] + "x" * 10_000)
+
+    monkeypatch.setattr(mistakes, "answer", raises)
+    said = explain.explain("no-max")
+    assert re.search(r"raises ValueError: \\x1b\[2J", said)
+    assert max(map(len, said.splitlines())) < 300
+    assert said.replace("\n", "").isprintable()
+
+
+def test_another_type_of_numbers_is_another_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def halved(mistake: Mistake | None, call: Call, params: Any = None) -> Result:
+        weights = np.zeros(2, np.float64 if mistake is None else np.float32)
+        return Result(weights, weights)
+
+    monkeypatch.setattr(mistakes, "answer", halved)
+    assert re.search(r"out \(2,\) float64 +out \(2,\) float32", explain.explain("no-max"))
+
+
+def test_arguments_are_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spoils(mistake: Mistake | None, call: Call, params: Any = None) -> Result:
+        result = answer(mistake, call)
+        call.args["x"][:] = 77
+        return result
+
+    monkeypatch.setattr(mistakes, "answer", spoils)
+    assert "77" not in explain.explain("wrong-axis")
+
+
+@pytest.mark.parametrize("name", HOSTILE.values(), ids=HOSTILE)
+def test_an_unknown_name_is_one_line(name: str) -> None:
+    with pytest.raises(ValueError, match=r"^expected the name of a check or a mistake, got '") as caught:
+        explain.explain(name)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 400
+
+
+def test_close_names_are_given() -> None:
+    with pytest.raises(ValueError, match=r"got 'no-mx'; did you mean no-max or no-mask\? see headwise check --list"):
+        explain.explain("no-mx")
+    with pytest.raises(ValueError, match=r"got 'zzz'; there are rows-sum, large-scores, mask-hides, no-max, "):
+        explain.explain("zzz")
+
+
+def test_a_name_that_both_have_is_taught_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mistakes, "MISTAKES", (MISTAKES[1]._replace(name="rows-sum"),))
+    said = explain.explain("rows-sum")
+    assert said.startswith("check rows-sum")
+    assert "\n\nmistake rows-sum" in said
+
+
+def test_the_catalogue_has_all_of_the_tables() -> None:
+    assert explain.exercise_rows() == list(EXERCISES.items())
+    assert explain.check_rows()[0] == ("rows-sum", "softmax", 2.0, "each row sums to 1")
+    assert [row[0] for row in explain.mistake_rows()] == [mistake.name for mistake in MISTAKES]
+    assert len(explain.check_rows()) == len(checks.CHECKS)
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_tiny_calls_are_calls_of_the_exercise(exercise: str) -> None:
+    tiny = explain._tiny(exercise)
+    assert tiny
+    for call in tiny:
+        assert call.function in FUNCTIONS
+        assert set(call.args) <= set(ROLES[call.function])
+        assert explain._size(call) <= 100
+    axes = {call.args["q"].ndim for call in tiny if call.function == "attention"}
+    assert axes == {"attention": {3}, "single_sequence": {2}}.get(exercise, set())

@@ -1,0 +1,291 @@
+"""Right solutions in many styles pass, what is not asked for is not held against anybody, and names are deserved."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from solved import FOLDER, solution
+
+import headwise
+from headwise.check import grade
+from headwise.check.answers import Parts, composed
+from headwise.check.calls import Call
+from headwise.check.checks import CHECKS, EXERCISES, rights
+from headwise.check.grade import asked
+from headwise.check.mistakes import alike
+from headwise.check.report import FAILED, PASSED, UNTAKEN
+from headwise.testing import assert_attention
+
+STYLES = {  # solution -> the exercises in it
+    "textbook": "softmax attention causal_mask multi_head layer",
+    "minus_infinity": "softmax attention causal_mask multi_head layer",
+    "einsum": "softmax attention causal_mask multi_head layer",
+    "loops": "softmax attention causal_mask multi_head layer",
+    "lists": "softmax attention causal_mask multi_head layer",
+    "out_only": "softmax attention causal_mask multi_head layer",
+    "after_exp": "softmax attention causal_mask",
+    "torch_names": "softmax attention layer",
+    "query_key_value": "softmax multi_head",
+    "own_class": "layer",
+    "linear_class": "layer",
+    "interview": "attention",
+}
+QUIET = {"q": np.eye(3), "k": np.eye(3), "v": np.eye(3)}
+
+
+def verdicts(report, status):
+    return [verdict.check for verdict in report.verdicts if verdict.status == status]
+
+
+def remarks(report):
+    return [remark for verdict in report.verdicts for remark in verdict.remarks]
+
+
+# ------------------------------------------------------------------------------------------- the table
+def test_the_table_is_whole():
+    assert len({check.name for check in CHECKS}) == len(CHECKS)
+    assert {check.exercise for check in CHECKS} | {"single_sequence"} == set(EXERCISES)
+    for check in CHECKS:
+        assert check.weight >= 0
+        assert check.look
+        assert check.formula
+        assert not check.claim.endswith(".")
+
+
+def test_the_classic_eight_come_first_and_in_their_order():
+    first = [check.name for check in CHECKS[:8]]
+    assert first == [
+        "shapes",
+        "hand_case",
+        "masked_keys",
+        "future",
+        "causal_mask",
+        "rows",
+        "heads_against_loop",
+        "block_diagonal",
+    ]
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_a_check_draws_its_data_from_the_seed_alone(check):
+    def drawn(seed):
+        return repr([(call.function, sorted(call.args.items())) for call in asked(check, seed)])
+
+    assert drawn(3) == drawn(3)
+    fixed = {"softmax_of_nothing", "sentinel"}  # one row of -inf, one score of -1e12
+    assert (len({drawn(seed) for seed in range(6)}) == 1) == (check.name in fixed)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_the_steps_that_mistakes_replace_give_the_right_answer_as_they_are(check):
+    layer = {f"w_{name}": np.random.default_rng(0).standard_normal((12, 12)) for name in "qkvo"}
+    for call in asked(check, 0):
+        params = layer if call.function == "layer" and call.args["d_model"] == 12 else {}
+        if call.function == "layer" and not params:
+            continue
+        wanted = rights([call], [SimpleNamespace(params=params)])[0]
+        if check.name not in ("nan_behind_mask",):  # the library keeps a NaN away, the steps do not
+            assert alike(composed(Parts(), call, params), wanted), call.function
+
+
+# ------------------------------------------------------------------------------------------- right solutions
+@pytest.mark.parametrize("style", STYLES)
+def test_a_right_solution_passes_whatever_its_style(style):
+    report = grade(solution(style))
+    assert report.passed, str(report)
+    assert set(report.found) == set(STYLES[style].split())
+    assert report.score == report.maximum > 0
+
+
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_a_right_solution_passes_from_every_seed(seed):
+    assert grade(solution("textbook"), seed=seed).passed
+
+
+def test_the_library_passes_its_own_checks_without_a_remark():
+    ours = {name: getattr(headwise, name) for name in ("softmax", "scaled_dot_product_attention", "causal_mask")}
+    ours |= {name: getattr(headwise, name) for name in ("multi_head_attention", "MultiHeadSelfAttention")}
+    report = grade(ours)
+    assert report.passed, str(report)
+    assert len(report.found) == 5
+    assert [text for text in remarks(report) if "integers" not in text and "0 and 1" not in text] == []
+
+
+def test_what_hides_a_score_is_a_remark_and_no_fault():
+    sentinel, infinite = grade(solution("textbook"), "attention"), grade(solution("minus_infinity"), "attention")
+    assert sentinel.passed
+    assert infinite.passed
+    assert [text for text in remarks(sentinel) if "-1e9" in text]
+    assert [text for text in remarks(infinite) if "-1e9" in text] == []
+    assert [text for text in remarks(sentinel) if "mean of all values" in text]
+
+
+def test_one_sequence_is_an_exercise_of_its_own():
+    assert grade(solution("single_sequence"), "single_sequence").passed
+    whole = grade(solution("single_sequence"), "attention")
+    assert verdicts(whole, FAILED) == ["shapes", "padding_and_causal", "items_apart"]
+    assert {m.name for v in whole.verdicts for m in v.mistakes} == {"k not transposed for batches"}
+
+
+def test_an_object_and_a_function_by_its_exercise():
+    assert grade(SimpleNamespace(**solution("textbook"))).passed
+    assert grade(solution("textbook")["scaled_dot_product_attention"], "attention").passed
+    assert grade(lambda n: np.tri(n, dtype=bool), "causal_mask").passed
+
+
+# ------------------------------------------------------------------------------------------- what is not there
+def test_a_function_without_a_mask_is_not_asked_for_one():
+    report = grade({"attention": lambda q, k, v: solution("textbook")["scaled_dot_product_attention"](q, k, v)})
+    assert "masked_keys" in verdicts(report, UNTAKEN)
+    assert "hand_case" in verdicts(report, PASSED)
+    assert report.passed
+    assert report.maximum < grade(solution("textbook"), "attention").maximum
+
+
+def test_what_was_asked_for_and_is_missing_fails():
+    report = grade({"softmax": solution("textbook")["softmax"]}, ["softmax", "attention"])
+    assert not report.passed
+    assert {v.status for v in report.verdicts if v.exercise == "attention" and v.weight} == {FAILED}
+    assert "scaled_dot_product_attention" in report.missing["attention"]
+
+
+def test_nothing_that_is_known_cannot_be_graded():
+    with pytest.raises(TypeError, match=r"grade: target: expected a path, .* with a known name, got SimpleNamespace"):
+        grade(SimpleNamespace(helper=len))
+
+
+def test_unknown_names_and_senseless_limits_are_refused_at_once():
+    with pytest.raises(ValueError, match="grade: exercise: expected one of softmax, .*got 'sofmax'"):
+        grade({}, "sofmax")
+    with pytest.raises(TypeError, match="grade: exercise"):
+        grade({}, 3)
+    with pytest.raises(ValueError, match="grade: seed"):
+        grade({}, seed=-1)
+    with pytest.raises(ValueError, match="grade: time_limit"):
+        grade({}, time_limit=0)
+    with pytest.raises(ValueError, match="grade: jobs"):
+        grade({}, jobs=0)
+
+
+def test_weights_under_unknown_names_ask_for_an_adapter():
+    report = grade(solution("odd_names"))
+    assert not report.passed
+    assert all("weights_of" in v.hints[0] for v in report.verdicts if v.status == FAILED)
+    adapter = "\n\ndef weights_of(layer):\n    return {f'w_{name[0]}': layer.proj[name] for name in layer.proj}\n"
+    assert grade(solution("odd_names", more=adapter)).passed
+
+
+# ------------------------------------------------------------------------------------------- names
+def test_the_hand_case_shows_the_numbers_of_the_exercise():
+    report = grade(solution("textbook", (" / np.sqrt(d_k)", "")), "attention")
+    hand = next(verdict for verdict in report.verdicts if verdict.check == "hand_case")
+    assert "expected weights 0.6698 and 0.3302, got 0.7311 and 0.2689" in hand.hints[0]
+    assert [mistake.name for mistake in hand.mistakes] == ["no scale"]
+
+
+def test_two_mistakes_at_once_are_both_named():
+    changes = [(" / np.sqrt(d_k)", " / d_k"), ("merge_heads(out) @ w_o", "merge_heads(out)")]
+    report = grade(solution("textbook", *changes), "multi_head")
+    names = {mistake.name for verdict in report.verdicts for mistake in verdict.mistakes}
+    assert "scale 1/d + forgotten w_o" in names
+
+
+def test_twins_are_told_together():
+    report = grade(
+        solution("textbook", ("        scores = np.where(mask, scores, -1e9)\n", "        scores = scores * mask\n"))
+    )
+    masked = next(verdict for verdict in report.verdicts if verdict.check == "masked_keys")
+    assert {mistake.name for mistake in masked.mistakes} == {"mask times score", "masked by a small number"}
+
+
+def test_what_fits_one_check_but_not_the_others_is_not_named():
+    """With d_k = 4 a scale of 1/4 is as good as 1/d: the other widths tell them apart."""
+    report = grade(solution("textbook", (" / np.sqrt(d_k)", " / 4")), "attention")
+    names = [{mistake.name for mistake in v.mistakes} for v in report.verdicts if v.status == FAILED]
+    assert names
+    assert set.union(*names) == {"scale of a fixed width"}
+
+
+def test_an_unknown_mistake_gets_hints_and_no_name():
+    report = grade(solution("textbook", ("return exps / np.sum", "return exps**1.01 / np.sum")), "softmax")
+    failed = [verdict for verdict in report.verdicts if verdict.status == FAILED]
+    assert failed
+    assert all(len(verdict.hints) == 3 and not verdict.mistakes for verdict in failed)
+
+
+def test_an_error_alone_is_no_proof():
+    """A ValueError in every batch, for a reason of its own: nothing is named for it."""
+    raising = ("    d_k = q.shape[-1]\n", "    d_k = q.shape[-1]\n    if q.ndim > 2:\n        raise ValueError('no')\n")
+    report = grade(solution("textbook", raising), "attention")
+    assert verdicts(report, FAILED) == ["shapes", "padding_and_causal", "items_apart"]
+    assert not any(verdict.mistakes for verdict in report.verdicts)
+
+
+# ------------------------------------------------------------------------------------------- assert_attention
+def test_assert_attention_is_silent_or_says_what_is_wrong(capfd):
+    def loud(q, k, v, mask=None):
+        print("hello")
+        return solution("minus_infinity")["scaled_dot_product_attention"](q, k, v, mask)
+
+    assert assert_attention(loud) is None
+    assert capfd.readouterr() == ("", "")
+    with pytest.raises(AssertionError, match="no scale"):
+        assert_attention(solution("textbook", (" / np.sqrt(d_k)", ""))["scaled_dot_product_attention"])
+
+
+def test_assert_attention_fails_for_what_is_no_function():
+    with pytest.raises(AssertionError, match="assert_attention: fn: expected a function or class, got None"):
+        assert_attention(None)
+
+
+def test_assert_attention_outlives_an_exit():
+    def leaving(q, k, v, mask=None):
+        raise SystemExit(3)
+
+    with pytest.raises(AssertionError, match="SystemExit"):
+        assert_attention(leaving)
+
+
+def test_assert_attention_takes_other_exercises():
+    assert_attention(solution("textbook")["softmax"], exercise="softmax")
+    with pytest.raises(AssertionError, match="strict"):
+        assert_attention(lambda n: np.tri(n, k=-1, dtype=bool), exercise="causal_mask")
+
+
+# ------------------------------------------------------------------------------------------- files
+def test_files_and_notebooks_get_the_verdict_of_their_functions():
+    for name in ("textbook.py", "notebook.ipynb"):
+        report = grade(FOLDER / name, ["softmax", "causal_mask"])
+        assert report.passed, str(report)
+        assert report.limits_off == () or "resource" in str(report.limits_off)
+
+
+def test_what_a_file_imports_is_told_and_can_be_forbidden(tmp_path):
+    path = tmp_path / "solution.py"
+    path.write_text("from headwise import softmax\n")
+    report = grade(path)
+    assert report.passed
+    assert any("imports headwise" in remark for remark in report.remarks)
+    forbidden = grade(path, numpy_only=True)
+    assert not forbidden.passed
+    assert forbidden.score == 0
+    assert "NumPy alone" in forbidden.broken
+
+
+def test_progress_is_told_from_the_calling_thread():
+    told = []
+    grade(solution("textbook"), "softmax", progress=lambda done, total: told.append((done, total)))
+    assert told == [(i + 1, len(told)) for i in range(len(told))]
+
+
+def test_a_call_that_is_not_understood_is_a_plain_failure():
+    report = grade({"attention": lambda q, k, v, mask, flavour: q})
+    assert not report.passed
+    assert all("flavour" in v.hints[0] for v in report.verdicts if v.status == FAILED)
+
+
+def test_calls_are_what_the_contract_says():
+    for check in CHECKS:
+        for call in asked(check, 0):
+            assert isinstance(call, Call)
+            assert call.function == check.exercise

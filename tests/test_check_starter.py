@@ -1,0 +1,132 @@
+"""check/starter: a file that compiles, says all shapes, raises everywhere, and replaces nothing."""
+
+import ast
+import inspect
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from standins import EXERCISES
+
+from headwise.check import starter
+from headwise.files import FileError
+
+NAMES = {
+    "softmax": "softmax",
+    "attention": "scaled_dot_product_attention",
+    "single_sequence": "scaled_dot_product_attention",
+    "causal_mask": "causal_mask",
+    "multi_head": "multi_head_attention",
+    "layer": "MultiHeadSelfAttention",
+}
+SIGNATURES = {
+    "softmax": "(x, axis=-1)",
+    "scaled_dot_product_attention": "(q, k, v, mask=None)",
+    "causal_mask": "(n)",
+    "multi_head_attention": "(x, w_q, w_k, w_v, w_o, heads, causal=False)",
+    "MultiHeadSelfAttention": "(d_model, n_heads, seed=0)",
+}
+
+
+def loaded(text: str) -> dict[str, Any]:
+    """What the file defines."""
+    names: dict[str, Any] = {"__name__": "solution"}
+    exec(compile(text, "solution.py", "exec"), names)
+    return {name: value for name, value in names.items() if getattr(value, "__module__", "") == "solution"}
+
+
+def test_there_is_a_part_for_each_exercise() -> None:
+    assert set(starter.PARTS) == set(EXERCISES)
+
+
+def test_all_is_defined_with_its_signature() -> None:
+    made = loaded(starter.starter())
+    assert {name: str(inspect.signature(value)) for name, value in made.items()} == SIGNATURES
+    call = inspect.signature(made["MultiHeadSelfAttention"].__call__)
+    assert str(call) == "(self, x, causal=False)"
+
+
+@pytest.mark.parametrize("exercise", NAMES)
+def test_one_exercise_is_one_definition(exercise: str) -> None:
+    assert list(loaded(starter.starter([exercise]))) == [NAMES[exercise]]
+
+
+def test_exercises_with_one_function_give_it_once() -> None:
+    assert list(loaded(starter.starter(["single_sequence", "softmax", "attention"]))) == [
+        "softmax",
+        "scaled_dot_product_attention",
+    ]
+
+
+def test_every_call_raises_not_implemented() -> None:
+    made, x = loaded(starter.starter()), np.ones((1, 2, 4))
+    calls = {
+        "softmax": (x,),
+        "scaled_dot_product_attention": (x, x, x),
+        "causal_mask": (2,),
+        "multi_head_attention": (x, x, x, x, x, 2),
+        "MultiHeadSelfAttention": (4, 2),
+    }
+    for name, args in calls.items():
+        with pytest.raises(NotImplementedError, match=r"^$"):
+            made[name](*args)
+    layer = object.__new__(made["MultiHeadSelfAttention"])
+    with pytest.raises(NotImplementedError, match=r"^$"):
+        layer(x)
+
+
+def test_each_docstring_gives_parameters_shapes_and_results() -> None:
+    for name, value in loaded(starter.starter()).items():
+        for one in (value, value.__call__) if inspect.isclass(value) else (value,):
+            doc = inspect.getdoc(one) or ""
+            assert "Parameters\n----------\n" in doc, name
+            assert ("Returns\n-------\n" in doc) != inspect.isclass(one)
+            for parameter in set(inspect.signature(one).parameters) - {"self"}:
+                assert parameter in doc.partition("Parameters")[2], (name, parameter)
+            assert one is value or doc.count("shape (") == 3
+    assert "True where a query may attend" in starter.starter(["attention"])
+    assert "scale 1 / sqrt(d_model)" in starter.starter(["layer"])
+
+
+def test_the_text_is_laid_out_as_python_is() -> None:
+    text = starter.starter()
+    assert ast.get_docstring(ast.parse(text))
+    assert max(map(len, text.splitlines())) <= 120
+    assert text.count("\n\n\ndef ") == 4
+    assert text.count("\n\n\nclass ") == 1
+    assert text.endswith("NotImplementedError\n")
+    assert "\n\n\n\n" not in text
+
+
+def test_an_unknown_exercise_is_refused_before_anything_is_made(tmp_path: Path) -> None:
+    with pytest.raises(
+        ValueError, match=r"starter: exercises: expected some of softmax, attention, .* got so\\x1bftmax"
+    ):
+        starter.write_starter(tmp_path / "new", ["so\x1bftmax", "layer"])
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_file_is_written_into_a_folder_that_is_made(tmp_path: Path) -> None:
+    path = starter.write_starter(tmp_path / "a" / "b", ["softmax"])
+    assert path == str(tmp_path / "a" / "b" / "solution.py")
+    assert Path(path).read_text() == starter.starter(["softmax"])
+
+
+def test_an_existing_file_is_replaced_by_force_alone(tmp_path: Path) -> None:
+    mine = tmp_path / "solution.py"
+    mine.write_text("work of days")
+    with pytest.raises(FileError, match=r"solution\.py: expected a new name, got one that exists"):
+        starter.write_starter(tmp_path)
+    assert mine.read_text() == "work of days"
+    starter.write_starter(tmp_path, force=True)
+    assert mine.read_text() == starter.starter()
+
+
+@pytest.mark.parametrize("name", ["file", "file/below", "nul\x00"])
+def test_a_folder_that_cannot_be_is_one_line(tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(FileError, match=r"expected a folder, or room for one, got '.*'; name another") as caught:
+        starter.write_starter(tmp_path / name)
+    assert str(caught.value).isprintable()

@@ -91,8 +91,12 @@ def test_every_module_begins_by_saying_what_it_knows():
 def test_folders_define_nothing():
     for path in PACKAGE.rglob("__init__.py"):
         if path.parent != PACKAGE:
-            body = ast.parse(path.read_text()).body
-            assert len(body) <= 1, f"{path} defines something"
+            _, *body = ast.parse(path.read_text()).body or [None]
+            hands_on = [ast.unparse(node) for node in body]
+            wanted = (
+                ["from headwise.check.grade import grade", "__all__ = ['grade']"] if path.parent.name == "check" else []
+            )
+            assert hands_on == wanted, f"{path} defines something"
 
 
 def test_importing_headwise_loads_numpy_threadpoolctl_and_the_standard_library_only():
@@ -110,4 +114,5 @@ def test_one_softmax():
     """exp is called in core/softmax.py alone: no second softmax anywhere."""
     for module in MODULES:
         called = re.findall(r"\bnp\.exp\(", module.read_text())
-        assert not called or place(module) == "softmax", module
+        wrong_by_design = module.name == "mistakes.py"  # softmaxes that solutions are compared with
+        assert not called or place(module) == "softmax" or wrong_by_design, module

@@ -29,6 +29,7 @@ STYLES = {  # solution -> the exercises in it
     "own_class": "layer",
     "linear_class": "layer",
     "interview": "attention",
+    "keras_names": "attention layer",
 }
 QUIET = {"q": np.eye(3), "k": np.eye(3), "v": np.eye(3)}
 
@@ -124,7 +125,7 @@ def test_one_sequence_is_an_exercise_of_its_own():
     assert grade(solution("single_sequence"), "single_sequence").passed
     whole = grade(solution("single_sequence"), "attention")
     assert verdicts(whole, FAILED) == ["shapes", "padding_and_causal", "items_apart"]
-    assert {m.name for v in whole.verdicts for m in v.mistakes} == {"k not transposed for batches"}
+    assert any("single_sequence asks for no more" in remark for remark in whole.remarks)
 
 
 def test_an_object_and_a_function_by_its_exercise():
@@ -155,7 +156,7 @@ def test_nothing_that_is_known_cannot_be_graded():
 
 
 def test_unknown_names_and_senseless_limits_are_refused_at_once():
-    with pytest.raises(ValueError, match="grade: exercise: expected one of softmax, .*got 'sofmax'"):
+    with pytest.raises(ValueError, match=r"grade: exercise: expected one of softmax, .*got 'sofmax'"):
         grade({}, "sofmax")
     with pytest.raises(TypeError, match="grade: exercise"):
         grade({}, 3)
@@ -207,7 +208,7 @@ def test_what_fits_one_check_but_not_the_others_is_not_named():
 
 
 def test_an_unknown_mistake_gets_hints_and_no_name():
-    report = grade(solution("textbook", ("return exps / np.sum", "return exps**1.01 / np.sum")), "softmax")
+    report = grade(solution("textbook", ("return exps / np.sum", "return exps**1.1 / np.sum")), "softmax")
     failed = [verdict for verdict in report.verdicts if verdict.status == FAILED]
     assert failed
     assert all(len(verdict.hints) == 3 and not verdict.mistakes for verdict in failed)
@@ -234,7 +235,7 @@ def test_assert_attention_is_silent_or_says_what_is_wrong(capfd):
 
 
 def test_assert_attention_fails_for_what_is_no_function():
-    with pytest.raises(AssertionError, match="assert_attention: fn: expected a function or class, got None"):
+    with pytest.raises(AssertionError, match=r"assert_attention: fn: expected a function or class, got None"):
         assert_attention(None)
 
 

@@ -1,14 +1,10 @@
 """Every mistake of the table, made in the text of a solution, is caught and named; with this each row can fail."""
 
-import numpy as np
 import pytest
 from solved import solution
 
 from headwise.check import grade
-from headwise.check.answers import Parts, composed, right
-from headwise.check.checks import CHECKS, EXERCISES
-from headwise.check.grade import asked
-from headwise.check.mistakes import MISTAKES, alike, answer, explains, pairs
+from headwise.check.mistakes import MISTAKES
 from headwise.check.report import FAILED
 
 SCALE, SCORES = " / np.sqrt(d_k)", "np.matmul(q, np.swapaxes(k, -1, -2)) / np.sqrt(d_k)"
@@ -22,6 +18,13 @@ TRIANGLE, SPLIT = (
 MERGE, FINAL = "x.transpose(0, 2, 1, 3).reshape(b, n, heads * d_head)", "return merge_heads(out) @ w_o, weights"
 RULE, LAYER_OUT = "causal_mask(x.shape[1]) if causal else None", "        return out, weights\n"
 IN_ATTENTION = "    d_k = q.shape[-1]\n"
+FOLDED = """\
+    if q.ndim == 3:
+        b, n = q.shape[:2]
+        q, k, v = (x.reshape(-1, x.shape[-1]) for x in (q, k, v))
+        out, w = scaled_dot_product_attention(q, k, v, None if mask is None else np.tile(mask, (b, b)))
+        return out.reshape(b, n, -1), w
+"""
 
 WRONG = {
     "no max subtraction": [(SHIFT, "x")],
@@ -68,13 +71,7 @@ WRONG = {
         (LAYER_OUT, "        return weights, out\n"),
     ],
     "scores returned as weights": [(PRODUCT, "return np.matmul(weights, v), scores")],
-    "batch leak": [
-        (
-            IN_ATTENTION,
-            IN_ATTENTION
-            + "    if q.ndim == 3:\n        b, n, m = len(q), q.shape[1], k.shape[1]\n        q, k, v = (x.reshape(-1, x.shape[-1]) for x in (q, k, v))\n        out, w = scaled_dot_product_attention(q, k, v, None if mask is None else np.tile(mask, (b, b)))\n        return out.reshape(b, n, -1), w\n",
-        )
-    ],
+    "batch leak": [(IN_ATTENTION, IN_ATTENTION + FOLDED)],
     "causal off by one (strict)": [(TRIANGLE, "np.tril(np.ones((n, n), dtype=bool), -1)")],
     "causal off by one (one ahead)": [(TRIANGLE, "np.tril(np.ones((n, n), dtype=bool), k=1)")],
     "causal transposed": [(TRIANGLE, f"{TRIANGLE}.T")],

@@ -150,6 +150,10 @@ CASES = {
         calls("os.remove('../results')\nos.symlink('/dev/zero', '../results')\nreturn x"),
         r"its results were removed, replaced or too large",
     ),
+    "results a link to a file": Case(
+        calls("os.remove('../results')\nos.symlink('solution.py', '../results')\nreturn x"),
+        r"its results were removed, replaced or too large",
+    ),
     "results a pipe": Case(
         calls("os.remove('../results')\nos.mkfifo('../results')\nreturn x"),
         r"its results were removed, replaced or too large",
@@ -271,6 +275,18 @@ def test_an_interrupt_ends_the_child_and_removes_its_folder(tmp_path, monkeypatc
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(ProcessLookupError, match="No such process"):
         os.kill(started[0], 0)
+
+
+def test_without_proc_the_group_is_killed_all_the_same(tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "_kill_marked", lambda marks: None)
+    path = tmp_path / "it.py"
+    path.write_text(calls(f"print(subprocess.Popen({SLEEPER}).pid)\nreturn x", "import subprocess, sys"))
+    command = Path("/proc", subject(path).run([CALL]).printed.strip(), "cmdline")
+    for _ in range(500):  # it is killed, and takes a moment to go
+        if not command.exists() or not command.read_bytes():
+            return
+        time.sleep(0.01)
+    pytest.fail("it is still there")
 
 
 def test_children_of_other_threads_can_be_ended(tmp_path):

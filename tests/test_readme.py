@@ -27,7 +27,7 @@ def test_an_example_prints_what_is_shown(capsys, example):
     assert capsys.readouterr().out in blocks()
 
 
-@pytest.mark.parametrize("call", ["hw.attention_steps(", "hw.attention(", "layer.vjp(", "check_vjp("])
+@pytest.mark.parametrize("call", ["hw.attention_steps(", "hw.attention(", "layer.vjp(", "check_vjp(", "grade("])
 def test_there_is_an_example_of(call):
     assert any(call in example for example in blocks("python"))
 

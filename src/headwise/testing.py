@@ -41,8 +41,13 @@ def assert_attention(fn: Any, *, exercise: str = "attention", seed: int = 0, hin
     seed : int
         From which the inputs are drawn.
     hints : int
-        How much is said of a failure: 0 that it failed, 1 with the numbers and the mistake's name, 2 where to look, 3 the
-        formula.
+        How much is said of a failure: 0 that it failed, 1 with the numbers and the mistake's name, 2 where to look,
+        3 the formula.
+
+    Returns
+    -------
+    None
+        So that a grader which reads the last value of a cell finds none.
 
     Raises
     ------

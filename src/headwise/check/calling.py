@@ -107,10 +107,11 @@ class Caller:
         self.most, self.caught, self.labels = most, caught, labels
         self.last: dict[str, Any] = {}
         self.notes: list[str] = []
+        self.held: dict[str, NDArray[Any]] = {}  # a layer's weights, which are known before it is called
 
     def perform(self, function: str, args: dict[str, Any], again: bool) -> Answer:
         """Make one call and return what came of it, errors included."""
-        self.notes = []
+        self.notes, self.held = [], {}
         kept = self.last if again else {}
         values = {role: kept[role] if role in kept else _deepcopy(value) for role, value in args.items()}
         self.last = values
@@ -123,6 +124,7 @@ class Caller:
             error, untaken = one_line(f"{self._name(function)} {unfit}"), isinstance(unfit, UntakenError)
         except self.caught as raised:
             error = described(raised, self.labels)
+        arrays |= self.held
         self.most -= sum(array.nbytes for array in arrays.values())
         changed = [role for role, value in values.items() if _bits(value) != before[role]]
         return Answer({"error": error, "untaken": untaken, "changed": changed, "notes": self.notes}, arrays)
@@ -142,8 +144,9 @@ class Caller:
         self.notes += notes
         return arrays
 
-    def _call(self, target: Any, function: str, roles: list[str], values: dict[str, Any]) -> Any:
-        bound = self._bound(target, function, roles, values)
+    def _call(self, target: Any, function: str, roles: list[str], values: dict[str, Any], read: Any = None) -> Any:
+        """Call a function whose arguments are those of another, where one is given."""
+        bound = self._bound(target if read is None else read, function, roles, values)
         self.notes += bound.notes
         return target(*bound.args, **bound.kwargs)
 
@@ -166,13 +169,19 @@ class Caller:
     def _layer(self, values: dict[str, Any]) -> dict[str, NDArray[Any]]:
         layer, given = self._made(values)
         params = self._params(layer)
+        self._hold(params)
         roles = [role for role in self.tables["order"]["layer"] if role not in _MAKING]
-        out = self._outcome(self._call(self._entry(layer), "layer", roles, given))
+        out = self._outcome(self._call(self._entry(layer), "layer", roles, given, self._read(layer)))
         if isinstance(params, UnfitError):  # some make their weights at the first call
             params = self._params(layer)
+            self._hold(params)
         if isinstance(params, UnfitError):
             raise params
-        return out | {f"params.{role}": array for role, array in params.items()}
+        return out
+
+    def _hold(self, params: dict[str, NDArray[Any]] | UnfitError) -> None:
+        if not isinstance(params, UnfitError):
+            self.held = {f"params.{role}": array for role, array in params.items()}
 
     def _made(self, values: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         """The layer, and what is left to call it with: some are told when they are made whether they are causal."""
@@ -181,7 +190,7 @@ class Caller:
         rest = {role: value for role, value in values.items() if role not in _MAKING}
         layer = self._make(making, values)
         told = "causal" in rest and _takes(self.functions["layer"], names, "causal")
-        if told and not _takes(self._entry(layer), names, "causal", "mask"):
+        if told and not _takes(self._read(layer), names, "causal", "mask"):
             layer = self._make({**making, "causal": rest.pop("causal")}, values)
         return layer, rest
 
@@ -200,6 +209,13 @@ class Caller:
         if not callable(layer) and not names:
             raise UnfitError(f"cannot be called: define __call__ or {self.tables['called'][0]}")
         return layer if callable(layer) else getattr(layer, names[0])
+
+    def _read(self, layer: Any) -> Any:
+        """What says which arguments a layer takes: its forward, where __call__ hands on whatever it is given."""
+        names = [name for name in self.tables["called"] if callable(getattr(layer, name, None))]
+        params = parameters(layer)
+        hands_on = params and all(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in params)
+        return getattr(layer, names[0]) if names and hands_on else self._entry(layer)
 
     def _params(self, layer: Any) -> dict[str, NDArray[Any]] | UnfitError:
         """The weights of a layer, or why they cannot be read."""

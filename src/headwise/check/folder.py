@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from headwise import __version__
 from headwise.check.grade import grade
+from headwise.check.process import end_running
 from headwise.check.table import Row, as_csv, cell, judged, read_rows, refused
 from headwise.files import FileError, PathLike, check_target, listed, read_bytes, shown, write_text
 
@@ -214,6 +215,10 @@ def _pool(jobs: int) -> Iterator[tuple[ThreadPoolExecutor, Event]]:
     pool, stopped = ThreadPoolExecutor(jobs), Event()
     try:
         yield pool, stopped
+    except KeyboardInterrupt:  # it reaches this thread alone: the others would wait for their children
+        stopped.set()
+        end_running()
+        raise
     finally:
         stopped.set()
         pool.shutdown(cancel_futures=True)

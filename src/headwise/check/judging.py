@@ -57,6 +57,12 @@ def number(x: float) -> str:
     return f"{x:.4f}" if x == 0 or 1e-3 <= abs(x) < 1e5 else f"{x:.4g}"
 
 
+def numbers(*values: float) -> list[str]:
+    """Several numbers, with as many digits as it takes to tell them apart."""
+    short, long = [number(x) for x in values], [f"{x:.12g}" for x in values]
+    return short if len(set(short)) == len(set(values)) else long
+
+
 def check_equal(got: Array, wanted: Array, name: str, tolerance: float = 1e-9) -> None:
     """Say the first place that differs most."""
     if same(got, wanted, tolerance):
@@ -68,9 +74,7 @@ def check_equal(got: Array, wanted: Array, name: str, tolerance: float = 1e-9) -
     at = np.unravel_index(np.argmax(off), off.shape)
     place = f"{name}[{', '.join(map(str, at))}]" if at else name
     share = f"{np.count_nonzero(off > tolerance)} of {off.size} numbers differ"
-    a, b = number(float(wanted[at])), number(float(got[at]))
-    if a == b:
-        a, b = (f"{float(x):.12g}" for x in (wanted[at], got[at]))
+    a, b = numbers(float(wanted[at]), float(got[at]))
     fail(f"{place}: expected {a}, got {b} ({share})")
 
 
@@ -102,7 +106,8 @@ def check_rows(weights: Array) -> None:
     off = np.abs(sums - 1)
     if not (off <= 1e-12).all():
         at = np.unravel_index(np.argmax(np.where(np.isnan(off), np.inf, off)), off.shape)
-        fail(f"the weights of row {', '.join(map(str, at))} sum to {number(float(sums[at]))} instead of 1")
+        total = numbers(1.0, float(sums[at]))[1]
+        fail(f"the weights of row {', '.join(map(str, at))} sum to {total} instead of 1")
     if not (weights >= 0).all():
         fail(f"a weight is negative: {number(float(weights.min()))}")
 

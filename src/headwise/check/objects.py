@@ -153,7 +153,6 @@ class _Capped(io.StringIO):
 @contextlib.contextmanager
 def _aside(printed: io.StringIO) -> Iterator[None]:
     """Leave the process as it was: its streams, its warnings and NumPy's handling of errors."""
-    stdin = sys.stdin
     with (
         _LOCK,
         contextlib.redirect_stdout(printed),
@@ -162,7 +161,7 @@ def _aside(printed: io.StringIO) -> Iterator[None]:
         np.errstate(all="ignore"),
     ):
         warnings.simplefilter("ignore")
-        sys.stdin = io.StringIO()
+        stdin, sys.stdin = sys.stdin, io.StringIO()
         try:
             yield
         finally:

@@ -79,6 +79,7 @@ class _Printed(threading.Thread):
     def __init__(self, pipe: int, most: int) -> None:
         super().__init__(name="headwise-check-printed", daemon=True)
         self.pipe, self.most, self.kept, self.cut = pipe, most, bytearray(), False
+        self.mark = f"pipe:[{os.fstat(pipe).st_ino}]".encode()  # as /proc names it
 
     def run(self) -> None:
         with suppress(OSError):
@@ -92,6 +93,23 @@ class _Printed(threading.Thread):
         """What was printed, without the name of the folder, which is another each time."""
         text = bytes(self.kept).decode("utf-8", errors="replace").replace(folder + os.sep, "")
         return f"{text}\n... (cut after {self.most} bytes)\n" if self.cut else text
+
+
+class _Marks(NamedTuple):
+    """By which a process is known as a child's: its environment, where it stands, where it writes."""
+
+    variable: bytes
+    folder: bytes
+    pipe: bytes
+
+    def are_on(self, pid: str) -> bool:
+        for link, begins in (("cwd", self.folder), ("fd/1", self.pipe), ("fd/2", self.pipe)):
+            with suppress(OSError):
+                if os.readlink(f"/proc/{pid}/{link}".encode()).startswith(begins):
+                    return True
+        with suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
+            return self.variable in file.read().split(b"\0")
+        return False
 
 
 def run_child(fields: dict[str, Any], calls: list[Record], source: bytes, limits: Limits) -> Ended:
@@ -129,7 +147,8 @@ def _run(folder: str, fields: dict[str, Any], calls: list[Record], source: bytes
     try:
         in_time = _wait(process, printed, limits.seconds)
     finally:
-        code = _end(process, mark, folder)
+        marks = _Marks(f"{_TOKEN}={mark}".encode(), os.fsencode(folder + os.sep), printed.mark)
+        code = _end(process, marks)
     printed.join(_LAST_WORDS)
     text = printed.text(folder)
     records, damaged = records_of(os.path.join(folder, "results"), token, limits.output)
@@ -218,12 +237,12 @@ def _ends_within(process: "subprocess.Popen[bytes]", printed: _Printed, seconds:
     return True
 
 
-def _end(process: "subprocess.Popen[bytes]", mark: str, folder: str) -> int:
-    """Kill a child, its group and whatever else carries its mark; return its exit code."""
+def _end(process: "subprocess.Popen[bytes]", marks: _Marks) -> int:
+    """Kill a child, its group and whatever else carries its marks; return its exit code."""
     with _GUARD:
         _RUNNING.discard(process)
     _kill_group(process)
-    _kill_marked(f"{_TOKEN}={mark}".encode(), os.fsencode(folder))
+    _kill_marked(marks)
     return process.wait()
 
 
@@ -242,27 +261,21 @@ def end_running() -> None:
             _kill_group(process)
 
 
-def _kill_marked(mark: bytes, folder: bytes) -> None:
-    """Kill what left the group: processes that carry the mark, or stand in the folder."""
+def _kill_marked(marks: _Marks) -> None:
+    """Kill what left the group. Twice nobody is to be found: who starts a program has no environment for a moment."""
     if not os.path.isdir("/proc/self"):
         return
+    found_none = 0
     for _ in range(_ROUNDS):
-        left = [int(name) for name in os.listdir("/proc") if name.isdigit() and _is_marked(name, mark, folder)]
-        if not left:
-            return
+        here = str(os.getpid())
+        left = [pid for pid in os.listdir("/proc") if pid.isdigit() and pid != here and marks.are_on(pid)]
         for pid in left:
             with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(int(pid), signal.SIGKILL)
+        found_none = 0 if left else found_none + 1
+        if found_none == 2:
+            return
         time.sleep(0.002)
-
-
-def _is_marked(pid: str, mark: bytes, folder: bytes) -> bool:
-    with suppress(OSError):
-        if os.readlink(f"/proc/{pid}/cwd".encode()).startswith(folder + b"/"):
-            return True
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return mark in file.read().split(b"\0")
-    return False
 
 
 def _remove(folder: str) -> None:

@@ -18,6 +18,7 @@ from headwise.check.judging import (
     fail,
     given,
     number,
+    numbers,
     values_of,
 )
 from headwise.core.masks import causal_mask
@@ -83,15 +84,15 @@ def hand(rng: _Rng) -> list[Call]:
 def judge_hand(e: Evidence) -> list[str]:
     got = e.weights(0)
     if not same(got, np.asarray(e.rights[0].weights)):
-        fail(
-            f"q = [1, 0] against k = [1, 0] and [0, 1]: expected weights {_pair(e.rights[0].weights)}, got {_pair(got)}"
-        )
+        fail(f"q = [1, 0] against k = [1, 0] and [0, 1]: {_two_weights(e)}")
     return all_equal(e)
 
 
-def _pair(weights: Array | None) -> str:
-    assert weights is not None
-    return " and ".join(number(float(x)) for x in weights.reshape(-1))
+def _two_weights(e: Evidence) -> str:
+    """Expected and got, of the first call, whose weights are two."""
+    wanted = np.asarray(e.rights[0].weights)
+    a, b, c, d = numbers(*map(float, (*wanted.reshape(-1), *e.weights(0).reshape(-1))))
+    return f"expected weights {a} and {b}, got {c} and {d}"
 
 
 def masked_keys(rng: _Rng) -> list[Call]:
@@ -272,7 +273,7 @@ def width_four(rng: _Rng) -> list[Call]:
 def judge_width_four(e: Evidence) -> list[str]:
     got = e.weights(0)
     if not same(got, np.asarray(e.rights[0].weights)):
-        fail(f"d_k = 4, scores 2/2 = 1 and 0: expected weights {_pair(e.rights[0].weights)}, got {_pair(got)}")
+        fail(f"d_k = 4, scores 2/2 = 1 and 0: {_two_weights(e)}")
     return all_equal(e)
 
 

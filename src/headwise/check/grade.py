@@ -99,12 +99,13 @@ def grade(
         runs = _runs(solution, chosen, seed, _PATIENCE * time_limit, jobs, progress)
         verdicts = _verdicts(solution, chosen, runs)
     absent = [] if solution.broken else [name for name in asked or FUNCTIONS if _function(name) not in solution.found]
+    sought = {name: solution.missing(_function(name)) if asked else "" for name in absent}
     return Report(
         target=solution.name,
         seed=seed,
         verdicts=tuple(verdicts),
         found=dict(solution.found),
-        missing={name: solution.missing(_function(name)) for name in absent},
+        missing=sought,
         remarks=(*solution.notes, *_imports(solution), *_one_sequence(verdicts)),
         limits_off=tuple(solution.limits_off),
         broken=broken,
@@ -311,7 +312,8 @@ class _Naming:
         self._steady.setdefault(exercise, []).extend(m for m in steady if not known)
         sure = steady or [m for m in found if not m.everywhere and proves(m, *ran.evidence)]
         by_value = [m for m in sure if m.detect is None]  # says more than, say, that results are rounded
-        return tuple(Named(m.name, m.explanation, m.fix) for m in by_value or sure)
+        shown = [m for m in sure if not m.everywhere] or sure[:1]
+        return tuple(Named(m.name, m.explanation, m.fix) for m in by_value or shown)
 
     def _explaining(self, mistakes: Sequence[Mistake], ran: _Ran) -> list[Mistake]:
         return [m for m in mistakes if explains(m, *ran.evidence)]

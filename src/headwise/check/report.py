@@ -64,7 +64,7 @@ class Report:
     found : dict of str to str
         Function -> the name under which the solution defines it.
     missing : dict of str to str
-        Exercise that was asked for or could have been -> the names that were looked for.
+        Exercise that was asked for -> the names that were looked for; that could have been -> nothing.
     remarks : tuple of str
         On the solution as a whole: what it imports, cells that failed.
     limits_off : tuple of str

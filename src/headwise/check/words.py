@@ -53,7 +53,9 @@ def about(report: Report) -> list[tuple[str, str]]:
     found = ", ".join(f"{shown(function)} as {shown(name, 60)}" for function, name in report.found.items())
     said = [("not loaded", line(report.broken))] if report.broken else []
     said += [("found", found or "nothing")]
-    said += [("missing", f"{shown(exercise)}: looked for {line(names)}") for exercise, names in report.missing.items()]
+    said += [("missing", f"{shown(one)}: looked for {line(names)}") for one, names in report.missing.items() if names]
+    if others := [exercise for exercise, names in report.missing.items() if not names]:
+        said.append(("not graded", f"{listed(others)}, of which nothing is found under a known name"))
     said += [("remark", line(remark)) for remark in report.remarks]
     said += [("limits off", listed(report.limits_off))] if report.limits_off else []
     return said

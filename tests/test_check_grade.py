@@ -199,6 +199,16 @@ def test_twins_are_told_together():
     assert {mistake.name for mistake in masked.mistakes} == {"mask times score", "masked by a small number"}
 
 
+def test_twins_are_told_apart_by_other_exercises():
+    """Behind a causal mask, masking the wrong way round and a mask that is the wrong way round are the same."""
+    masked = ("np.where(mask, scores, -1e9)", "np.where(mask, -1e9, scores)")
+    report = grade(solution("textbook", masked))
+    assert {m.name for v in report.verdicts for m in v.mistakes} == {"polarity of the mask"}
+    ignored = ("causal_mask(x.shape[1]) if causal else None", "None")
+    report = grade(solution("textbook", ignored))
+    assert {m.name for v in report.verdicts for m in v.mistakes} == {"causal ignored"}
+
+
 def test_what_fits_one_check_but_not_the_others_is_not_named():
     """With d_k = 4 a scale of 1/4 is as good as 1/d: the other widths tell them apart."""
     report = grade(solution("textbook", (" / np.sqrt(d_k)", " / 4")), "attention")

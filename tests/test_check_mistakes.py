@@ -4,6 +4,8 @@ import pytest
 from solved import solution
 
 from headwise.check import grade
+from headwise.check.checks import CHECKS
+from headwise.check.explain import explain
 from headwise.check.mistakes import MISTAKES
 from headwise.check.report import FAILED
 
@@ -149,3 +151,19 @@ def test_each_mistake_is_caught_and_named_wherever_it_can_be_made(mistake):
     reached = set(mistake.exercises) & {v.exercise for v in report.verdicts if v.status == FAILED}
     assert told == reached
     assert mistake.exercises[0] in told
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
+def test_each_known_mistake_has_an_example_with_numbers_or_says_how_it_is_seen(mistake):
+    text = explain(mistake.name)
+    assert max(map(len, text.splitlines())) <= 190, "an error of matmul is long"
+    assert ("no numbers of its own" in text) == (mistake.detect is not None)
+    assert ("with this mistake" in text) == (mistake.detect is None)
+    assert "could not be read" not in text
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_each_check_has_an_example_with_numbers(check):
+    text = explain(check.name)
+    assert max(map(len, text.splitlines())) <= 100
+    assert "the right answer\n  out " in text

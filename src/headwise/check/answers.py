@@ -81,6 +81,12 @@ class Parts:
     shown: Callable[[Array], Array] = lambda weights: weights  # the weights that a layer returns
 
 
+def drawn(d_model: int, seed: int) -> dict[str, Array]:
+    """The weights of a layer as the exercise draws them."""
+    rng = np.random.default_rng(seed)
+    return {name: rng.normal(scale=d_model**-0.5, size=(d_model, d_model)) for name in WEIGHTS}
+
+
 def right(call: Call, params: dict[str, Array]) -> Result:
     """What a call should give; ``params`` are the weights of a layer, and may not fit: that is its fault, an error."""
     if call.function != "layer":

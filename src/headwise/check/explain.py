@@ -1,5 +1,6 @@
 """One check or one mistake, taught: what, why, and numbers of a small example, which are computed; draws no table."""
 
+import textwrap
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
 from itertools import chain, zip_longest
@@ -17,6 +18,11 @@ from headwise.files import listed, shown
 _MOST_NUMBERS = 64  # of a call that is shown as it is
 _FUNCTION = {"single_sequence": "attention"}  # exercise -> what it is about, where it is not called so
 _FIELDS = ("out", "weights")
+_WIDTH = 100  # columns
+_SEEN = (
+    "It has no numbers of its own: the checks see it from how far a result is off, from what a call wrote to, from an "
+    "error, or from the weights of a layer."
+)
 
 
 # ------------------------------------------------------------------------------------------- catalogue
@@ -72,11 +78,11 @@ def _check_text(check: Check) -> str:
     calls = _calls(check)
     said = [
         f"check {shown(check.name)}, of the exercise {shown(check.exercise)}, weight {check.weight:g}",
-        f"claim    {check.claim}",
-        f"matters  {_worth(check, calls)}",
-        f"look     {check.look}",
-        f"formula  {check.formula}",
-        f"inputs   {_inputs(calls)}",
+        *_folded("claim    ", check.claim),
+        *_folded("matters  ", _worth(check, calls)),
+        *_folded("look     ", check.look),
+        *_folded("formula  ", check.formula),
+        *_folded("inputs   ", _inputs(calls)),
     ]
     call = _example(check.exercise, calls)
     if call is not None:
@@ -94,10 +100,10 @@ def _check_text(check: Check) -> str:
 
 def _worth(check: Check, calls: Sequence[Call]) -> str:
     """Which mistakes a check sees: those that answer one of its calls otherwise."""
-    of_it = [one for one in mistakes.MISTAKES if check.exercise in one.exercises]
+    of_it = [one for one in mistakes.MISTAKES if check.exercise in one.exercises and one.detect is None]
     seen = [one.name for one in of_it if any(_differ(_answer(None, call), _answer(one, call)) for call in calls)]
     return (
-        f"solutions that make these mistakes give other numbers here: {listed(seen, 30)}"
+        f"solutions that make these mistakes give other numbers here: {listed(seen, 12)}"
         if seen
         else checks.EXERCISES.get(check.exercise, "")
     )
@@ -118,16 +124,24 @@ def _short(role: str, value: Any) -> str:
 def _mistake_text(mistake: Mistake) -> str:
     said = [
         f"mistake {shown(mistake.name)}, made in {listed(mistake.exercises)}",
-        f"{mistake.explanation}",
-        f"fix: {mistake.fix}",
+        *_folded("", mistake.explanation),
+        *_folded("fix: ", mistake.fix),
     ]
-    for call in chain.from_iterable(map(_examples, mistake.exercises)):
-        right, wrong = _answer(None, call), _answer(mistake, call)
-        if _differ(right, wrong):
-            return "\n".join(
-                [*said, "", f"example of a call of {call.function}", *_arguments(call), "", *_beside(right, wrong)]
-            )
+    if mistake.detect is not None:
+        return "\n".join([*said, "", *_folded("", _SEEN)])
+    for numbers in (True, False):  # of numbers more is learnt than of an error
+        for call in chain.from_iterable(map(_examples, mistake.exercises)):
+            right, wrong = _answer(None, call), _answer(mistake, call)
+            if _differ(right, wrong) and not (numbers and wrong.error):
+                example = [f"example of a call of {call.function}", *_arguments(call)]
+                return "\n".join([*said, "", *example, "", *_beside(right, wrong)])
     return "\n".join([*said, "", "no example here is small enough to show it"])
+
+
+def _folded(name: str, text: str) -> list[str]:
+    """A text after its name, on lines that a terminal shows whole."""
+    hang = " " * len(name)
+    return textwrap.wrap(text, _WIDTH, initial_indent=name, subsequent_indent=hang, break_on_hyphens=False)
 
 
 # --------------------------------------------------------------------------------------------- examples
@@ -183,7 +197,9 @@ def _tiny_attention(batch: bool) -> list[dict[str, Any]]:
     if batch:
         plain = {name: array[None] for name, array in plain.items()}
     blind = np.array([[True, False, True], [False, False, False]])
-    return [plain, {**plain, "mask": mask}, {**plain, "q": plain["q"] * 1000}, {**plain, "mask": blind}]
+    made = [plain, {**plain, "mask": mask}, {**plain, "q": plain["q"] * 1000}, {**plain, "mask": blind}]
+    two = {name: np.concatenate([array, array[:, ::-1] + 1]) for name, array in plain.items()} if batch else plain
+    return [*made, two]
 
 
 def _tiny_layers(function: str) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from headwise.check.report import FAILED, PASSED, UNTAKEN, Named, Report, Verdic
 from headwise.check.targets import Subject, subject
 from headwise.core.shapes import Faults, given_as, integer, real
 
+_PIECES = ("softmax", "attention", "causal_mask")  # of which heads and layers are made
 _PATIENCE = 6  # so many time limits for one solution: what hangs everywhere ends in a minute
 
 
@@ -238,12 +239,25 @@ def _in_turn(run: Callable[[Check], _Ran], checks: Sequence[Check], jobs: int) -
 def _verdicts(solution: Subject, chosen: Sequence[Check], runs: dict[str, _Ran]) -> list[Verdict]:
     made = [_verdict(solution, check, runs.get(check.name)) for check in chosen]
     naming = _Naming(list(runs.values()))
-    return [
-        verdict._replace(mistakes=naming.named(runs[verdict.check]))
-        if verdict.status == FAILED and verdict.check in runs
-        else verdict
-        for verdict in made
-    ]
+    failed = [verdict for verdict in made if verdict.status == FAILED and verdict.check in runs]
+    found = {verdict.check: naming.named(runs[verdict.check]) for verdict in failed}
+    return [verdict._replace(mistakes=_named(verdict, made, found)) for verdict in made]
+
+
+def _named(verdict: Verdict, made: Sequence[Verdict], found: Mapping[str, Sequence[Mistake]]) -> tuple[Named, ...]:
+    """The mistakes of one check; of twins those that other exercises speak for, or at least not against.
+
+    Heads are made of attention, which is made of softmax: what alone explains a failure there explains it here, and
+    what would have failed there is not it.
+    """
+    twins = found.get(verdict.check, ())
+    others = [other for other in made if other.exercise != verdict.exercise]
+    alone = {found[other.check][0].name for other in others if len(found.get(other.check, ())) == 1}
+    sound = {other.exercise for other in others if other.exercise in _PIECES} - {
+        other.exercise for other in others if other.status != PASSED and other.weight
+    }
+    kept = [m for m in twins if m.name in alone] or [m for m in twins if not sound & set(m.exercises)] or twins
+    return tuple(Named(m.name, m.explanation, m.fix) for m in kept)
 
 
 def _verdict(solution: Subject, check: Check, ran: _Ran | None) -> Verdict:
@@ -298,8 +312,8 @@ class _Naming:
         self._steady: dict[str, list[Mistake]] = {}  # by exercise: what already explains it is asked first
         self._tried: set[str] = set()  # exercises in which pairs have been tried
 
-    def named(self, ran: _Ran) -> tuple[Named, ...]:
-        """The names for one failed check."""
+    def named(self, ran: _Ran) -> tuple[Mistake, ...]:
+        """The mistakes that explain one failed check."""
         if ran not in self._runs:
             return ()
         exercise = ran.check.exercise
@@ -313,7 +327,7 @@ class _Naming:
         sure = steady or [m for m in found if not m.everywhere and proves(m, *ran.evidence)]
         by_value = [m for m in sure if m.detect is None]  # says more than, say, that results are rounded
         shown = [m for m in sure if not m.everywhere] or sure[:1]
-        return tuple(Named(m.name, m.explanation, m.fix) for m in by_value or shown)
+        return tuple(by_value or shown)
 
     def _explaining(self, mistakes: Sequence[Mistake], ran: _Ran) -> list[Mistake]:
         return [m for m in mistakes if explains(m, *ran.evidence)]

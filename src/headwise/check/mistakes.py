@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headwise.check.answers import Parts, attend, composed, hide, right
+from headwise.check.answers import Parts, attend, composed, drawn, hide, right
 from headwise.check.calls import Call, Result, same
 from headwise.core.shapes import Array
 
@@ -316,7 +316,7 @@ MISTAKES: tuple[Mistake, ...] = (
         _A,
         "masked scores were set to about 0 (such as 1e-9, for -1e9): exp(0) = 1 is no small weight",
         "mind the sign of the exponent: -np.inf, or -1e9",
-        {"hidden": 1e-9},
+        {"hidden": 1e-9, "added": False},
     ),
     Mistake(
         "masked by too weak a number",
@@ -324,7 +324,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "masked scores were set to a number such as -10: exp of it is small, not 0",
         "use -np.inf, or a number that no score comes near, such as -1e9",
         {"hidden": -10.0},
-        variants=tuple({"hidden": fill} for fill in (-1.0, -2.0, -3.0, -5.0, -20.0, -30.0, -50.0, -100.0)),
+        variants=tuple({"hidden": fill} for fill in (-2.0, -3.0, -5.0, -20.0, -30.0, -50.0, -100.0)),
     ),
     Mistake(
         "score of 0 taken for masked",
@@ -696,16 +696,19 @@ def answer(mistake: Mistake | None, call: Call, params: dict[str, Array] | None 
     call : Call
         The call.
     params : dict of str to ndarray, optional
-        The weights of a layer.
+        The weights of a layer; by default those of its seed.
 
     Returns
     -------
     Result
         ``out``, and ``weights`` where the function has them; or ``error``.
     """
+    if call.function == "layer" and not params:
+        params = drawn(call.args["d_model"], call.args["seed"])
     if mistake is None:
         return right(call, params or {})
-    return composed(replace(Parts(), **mistake.parts), call, params or {})
+    given = composed(replace(Parts(), **mistake.parts), call, params or {})
+    return given._replace(weights=None) if call.function == "multi_head" else given
 
 
 def explains(mistake: Mistake, calls: Sequence[Call], results: Sequence[Result], rights: Sequence[Result]) -> bool:

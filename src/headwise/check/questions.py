@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from headwise.check.answers import WEIGHTS
+from headwise.check.answers import WEIGHTS, drawn
 from headwise.check.calls import Call, Result, same
 from headwise.check.judging import (
     Evidence,
@@ -464,9 +464,8 @@ def judge_seeded(e: Evidence) -> list[str]:
     remarks = []
     if _same_weights(first, other):
         remarks.append("layers made with different seeds have the same weights")
-    d, rng = e.calls[0].args["d_model"], np.random.default_rng(e.calls[0].args["seed"])
-    drawn = [rng.standard_normal((d, d)) / d**0.5 for _ in WEIGHTS]
-    if not all(same(first.params.get(name), w) for name, w in zip(WEIGHTS, drawn, strict=True)):
+    usual = drawn(e.calls[0].args["d_model"], e.calls[0].args["seed"])
+    if not all(same(first.params.get(name), usual[name]) for name in WEIGHTS):
         remarks.append(
             "the weights are not those of default_rng(seed), normal / sqrt(d_model), drawn as w_q, w_k, w_v, w_o"
         )

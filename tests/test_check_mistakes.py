@@ -21,11 +21,13 @@ MERGE, FINAL = "x.transpose(0, 2, 1, 3).reshape(b, n, heads * d_head)", "return 
 RULE, LAYER_OUT = "causal_mask(x.shape[1]) if causal else None", "        return out, weights\n"
 IN_ATTENTION = "    d_k = q.shape[-1]\n"
 FOLDED = """\
-    if q.ndim == 3:
-        b, n = q.shape[:2]
-        q, k, v = (x.reshape(-1, x.shape[-1]) for x in (q, k, v))
-        out, w = scaled_dot_product_attention(q, k, v, None if mask is None else np.tile(mask, (b, b)))
-        return out.reshape(b, n, -1), w
+    if q.ndim > 2 and len(q) > 1:
+        b, n_q, n_k = len(q), q.shape[-2], k.shape[-2]
+        q, k, v = (np.concatenate(list(x), axis=-2)[None] for x in (q, k, v))
+        if mask is not None:
+            mask = np.tile(mask[0] if mask.ndim > 2 else np.broadcast_to(mask, (n_q, n_k)), (b, b))
+        out, w = scaled_dot_product_attention(q, k, v, mask)
+        return np.stack(np.split(out[0], b, axis=-2)), w[0]
 """
 
 WRONG = {
@@ -39,7 +41,7 @@ WRONG = {
         (WEIGHTS, "e = np.exp(scores - scores.max()); weights = e / e.sum((-1, -2), keepdims=True)")
     ],
     "softmax over queries": [(WEIGHTS, "weights = softmax(scores, axis=-2)")],
-    "softmax over heads": [(WEIGHTS, "weights = softmax(scores, axis=1)")],
+    "softmax over heads": [(WEIGHTS, "weights = softmax(scores, axis=-3)")],
     "mask after softmax": [(HIDE, "        pass\n"), (WEIGHTS, f"{WEIGHTS} * (1 if mask is None else mask)")],
     "mask times score": [(HIDE, "        scores = scores * mask\n")],
     "mask added as 0/1": [(HIDE, "        scores = scores + mask\n")],
@@ -50,6 +52,7 @@ WRONG = {
     "score of 0 taken for masked": [
         (HIDE, "        scores = scores * mask\n        scores = np.where(scores == 0, -1e9, scores)\n")
     ],
+    "0 times infinity": [(HIDE, "        scores = scores + (1 - mask) * -np.inf\n")],
     "mask transposed": [
         (HIDE, "        scores = np.where(mask.swapaxes(-1, -2) if mask.ndim > 1 else mask, scores, -1e9)\n")
     ],
@@ -59,6 +62,7 @@ WRONG = {
     "scale sqrt(d) multiplied": [(SCALE, " * np.sqrt(d_k)")],
     "scale of d_model": [(SCALE, " / np.sqrt(d_k * (q.shape[1] if q.ndim == 4 else 1))")],
     "scale of the length": [(SCALE, " / np.sqrt(k.shape[-2])")],
+    "scale of the width of v": [(SCALE, " / np.sqrt(v.shape[-1])")],
     "scale of a fixed width": [(SCALE, " / 4")],
     "scaled after softmax": [(SCALE, ""), (WEIGHTS, f"{WEIGHTS} / np.sqrt(d_k)")],
     "q and k swapped": [(SCORES, "np.matmul(k, np.swapaxes(q, -1, -2)) / np.sqrt(d_k)")],
@@ -79,6 +83,7 @@ WRONG = {
     "causal transposed": [(TRIANGLE, f"{TRIANGLE}.T")],
     "causal inverted": [(TRIANGLE, f"~{TRIANGLE}")],
     "causal mask of scores": [(TRIANGLE, f"np.where({TRIANGLE}, 0.0, -np.inf)")],
+    "length taken from the batch": [("causal_mask(x.shape[1])", "causal_mask(len(x))")],
     "causal ignored": [(RULE, "None")],
     "reshaped straight to heads": [(SPLIT, "x.reshape(b, heads, n, d_model // heads)")],
     "reshaped straight, both ways": [
@@ -103,6 +108,7 @@ WRONG = {
     "w_o before attention": [("x @ w_v", "x @ w_v @ w_o"), ("merge_heads(out) @ w_o", "merge_heads(out)")],
     "w_q used for all": [("x @ w_k", "x @ w_q"), ("x @ w_v", "x @ w_q")],
     "w_k and w_v swapped": [("x @ w_k", "x @ w_tmp"), ("x @ w_v", "x @ w_k"), ("x @ w_tmp", "x @ w_v")],
+    "w_k used for values": [("x @ w_v", "x @ w_k")],
     "projections chained": [("x @ w_k", "(x @ w_q) @ w_k"), ("x @ w_v", "((x @ w_q) @ w_k) @ w_v")],
     "no projection of v": [("x @ w_v", "x")],
     "input added to the output": [(FINAL, "return x + merge_heads(out) @ w_o, weights")],
@@ -147,7 +153,7 @@ def test_each_mistake_is_caught_and_named_wherever_it_can_be_made(mistake):
     report = graded(*WRONG[mistake.name])
     assert not report.passed
     assert report.score < report.maximum
-    told = {exercise for exercise, name in named(report) if name == mistake.name}
+    told = {exercise for exercise, name in named(report) if mistake.name in name.split(" + ")}
     reached = set(mistake.exercises) & {v.exercise for v in report.verdicts if v.status == FAILED}
     assert told == reached
     assert mistake.exercises[0] in told

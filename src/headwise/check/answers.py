@@ -5,7 +5,7 @@ The right answers are the library's own; the steps below, each replaceable, are 
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,15 @@ from headwise.core.softmax import softmax
 from headwise.layers.multihead import multi_head_attention
 
 WEIGHTS = ("w_q", "w_k", "w_v", "w_o")
+
+
+class Sizes(NamedTuple):
+    """What a scale may depend on."""
+
+    d_k: int
+    d_v: int
+    n_k: int
+    d_model: int
 
 
 def _softmax(x: Array, axis: int | tuple[int, ...]) -> Array:
@@ -33,7 +42,7 @@ def _softmax(x: Array, axis: int | tuple[int, ...]) -> Array:
 def attend(p: "Parts", q: Array, k: Array, v: Array, mask: Array | None, d_model: int) -> tuple[Array, Array]:
     """(out, weights) by the steps of p."""
     q, k, v = p.inputs(q, k, v)
-    weights = p.weigh(p, p.scores(q, k) * p.scale(q.shape[-1], d_model, k.shape[-2]), mask)
+    weights = p.weigh(p, p.scores(q, k) * p.scale(Sizes(q.shape[-1], v.shape[-1], k.shape[-2], d_model)), mask)
     return p.mix(weights, v), weights
 
 
@@ -62,7 +71,7 @@ class Parts:
     softmax: Callable[[Array, Any], Array] = _softmax
     inputs: Callable[..., tuple[Array, Array, Array]] = lambda q, k, v: (q, k, v)
     scores: Callable[[Array, Array], Array] = lambda q, k: q @ np.swapaxes(k, -1, -2)
-    scale: Callable[[int, int, int], float] = lambda d_k, d_model, n_k: d_k**-0.5
+    scale: Callable[["Sizes"], float] = lambda n: n.d_k**-0.5
     hidden: float = -np.inf
     added: bool = False
     weigh: Callable[["Parts", Array, Array | None], Array] = lambda p, s, mask: p.softmax(hide(p, s, mask), -1)
@@ -71,6 +80,7 @@ class Parts:
     returned: Callable[[Array, Array], tuple[Array, Array]] = lambda out, weights: (out, weights)
     triangle: Callable[[int], Array] = causal_mask
     heeds_causal: bool = True
+    tokens_axis: int = -2  # of x, whose length the triangle has
     roles: tuple[str, ...] = WEIGHTS  # which weight is used as w_q ... w_o; '' for none
     project: Callable[[Array, Array], Array] = lambda x, w: x @ w
     split: Callable[[Array, int], Array] = split
@@ -148,7 +158,7 @@ def _multi_head(p: Parts, x: Array, params: dict[str, Any], n_heads: int, causal
     if p.early:
         v, w_o, b_o = p.project(v, w_o) + b_o, np.eye(len(w_o)), 0.0
     q, k, v = (p.split(each, n_heads) for each in (q, k, v))  # (..., H, n, d_head)
-    mask = p.triangle(x.shape[-2]) if causal and p.heeds_causal else None
+    mask = p.triangle(x.shape[p.tokens_axis]) if causal and p.heeds_causal else None
     out, weights = p.attend(p, q, k, v, mask, x.shape[-1])
     merged = p.merge(out)  # (..., n, d_model)
     final = p.finish(merged, p.project(merged, w_o) + b_o, x)

@@ -238,8 +238,8 @@ def _in_turn(run: Callable[[Check], _Ran], checks: Sequence[Check], jobs: int) -
 # ------------------------------------------------------------------------------------------- judging
 def _verdicts(solution: Subject, chosen: Sequence[Check], runs: dict[str, _Ran]) -> list[Verdict]:
     made = [_verdict(solution, check, runs.get(check.name)) for check in chosen]
-    naming = _Naming(list(runs.values()))
     failed = [verdict for verdict in made if verdict.status == FAILED and verdict.check in runs]
+    naming = _Naming(list(runs.values()), {verdict.check for verdict in made if verdict.status == PASSED})
     found = {verdict.check: naming.named(runs[verdict.check]) for verdict in failed}
     return [verdict._replace(mistakes=_named(verdict, made, found)) for verdict in made]
 
@@ -304,10 +304,12 @@ class _Naming:
     """Which mistakes explain a failure.
 
     One that gives what the solution gave in this check; of these, if there are any, the ones that nothing which the
-    function gave in other checks speaks against. Where no single one does, two at once.
+    function gave in other checks speaks against. Where no single one does, two at once; where no two do, one that at
+    least the checks that passed do not speak against.
     """
 
-    def __init__(self, runs: Sequence[_Ran]) -> None:
+    def __init__(self, runs: Sequence[_Ran], passed: set[str]) -> None:
+        self._passed = passed
         self._runs = [ran for ran in runs if ran.whole and not any(result.untaken for result in ran.results)]
         self._steady: dict[str, list[Mistake]] = {}  # by exercise: what already explains it is asked first
         self._tried: set[str] = set()  # exercises in which pairs have been tried
@@ -320,11 +322,11 @@ class _Naming:
         known = self._explaining(self._steady.get(exercise, ()), ran)
         found = known or self._explaining([m for m in MISTAKES if exercise in m.exercises], ran)
         steady = known or self._unopposed(found, exercise)
-        if not found and exercise not in self._tried:
+        if not steady and exercise not in self._tried:
             self._tried.add(exercise)
             steady = self._unopposed(self._explaining(pairs(exercise), ran), exercise)
         self._steady.setdefault(exercise, []).extend(m for m in steady if not known)
-        sure = steady or [m for m in found if not m.everywhere and proves(m, *ran.evidence)]
+        sure = steady or self._unopposed([m for m in found if not m.everywhere], exercise, self._passed)
         by_value = [m for m in sure if m.detect is None]  # says more than, say, that results are rounded
         shown = [m for m in sure if not m.everywhere] or sure[:1]
         return tuple(by_value or shown)
@@ -332,8 +334,9 @@ class _Naming:
     def _explaining(self, mistakes: Sequence[Mistake], ran: _Ran) -> list[Mistake]:
         return [m for m in mistakes if explains(m, *ran.evidence)]
 
-    def _unopposed(self, mistakes: Sequence[Mistake], exercise: str) -> list[Mistake]:
-        """Those that agree with all that the function gave, and that some of it proves."""
-        runs = [ran.evidence for ran in self._runs if ran.check.exercise == exercise and ran.check.weight]
-        left = [m for m in mistakes if all(agrees(m, *each) for each in runs)]
-        return [m for m in left if any(proves(m, *each) for each in runs)]
+    def _unopposed(self, mistakes: Sequence[Mistake], exercise: str, only: set[str] | None = None) -> list[Mistake]:
+        """Those that agree with all that the function gave, or gave in some checks, and that some of it proves."""
+        runs = [ran for ran in self._runs if ran.check.exercise == exercise and ran.check.weight]
+        heard = [ran for ran in runs if only is None or ran.check.name in only]
+        left = [m for m in mistakes if all(agrees(m, *ran.evidence) for ran in heard)]
+        return [m for m in left if any(proves(m, *ran.evidence) for ran in runs)]

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headwise.check.answers import Parts, attend, composed, drawn, hide, right
+from headwise.check.answers import Parts, Sizes, attend, composed, drawn, hide, right
 from headwise.check.calls import Call, Result, same
 from headwise.core.shapes import Array
 
@@ -96,8 +96,8 @@ def _items_in_a_row(x: Array) -> Array:
 
 def _with_scores(p: Parts, q: Array, k: Array, v: Array, mask: Array | None, d_model: int) -> tuple[Array, Array]:
     out, _ = attend(p, q, k, v, mask, d_model)
-    q, k, _ = p.inputs(q, k, v)
-    return out, hide(p, p.scores(q, k) * p.scale(q.shape[-1], d_model, k.shape[-2]), mask)
+    q, k, v = p.inputs(q, k, v)
+    return out, hide(p, p.scores(q, k) * p.scale(Sizes(q.shape[-1], v.shape[-1], k.shape[-2], d_model)), mask)
 
 
 def _zero_hidden(p: Parts, scores: Array, mask: Array | None) -> Array:
@@ -105,8 +105,8 @@ def _zero_hidden(p: Parts, scores: Array, mask: Array | None) -> Array:
     return p.softmax(left if mask is None else np.where(left == 0, p.hidden, left), -1)
 
 
-def _fixed(d: int) -> Callable[[int, int, int], float]:
-    return lambda d_k, d_model, n_k: d**-0.5
+def _fixed(d: int) -> Callable[[Sizes], float]:
+    return lambda n: d**-0.5
 
 
 def _turned(mask: Array) -> Array:
@@ -317,6 +317,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "masked scores were set to about 0 (such as 1e-9, for -1e9): exp(0) = 1 is no small weight",
         "mind the sign of the exponent: -np.inf, or -1e9",
         {"hidden": 1e-9, "added": False},
+        variants=tuple({"hidden": fill, "added": added} for fill in (1e-9, -1e-9) for added in (True, False)),
     ),
     Mistake(
         "masked by too weak a number",
@@ -332,6 +333,13 @@ MISTAKES: tuple[Mistake, ...] = (
         "a score that is exactly 0 was taken for a masked one",
         "select by the mask itself: np.where(mask, scores, -np.inf)",
         _weigh(_zero_hidden),
+    ),
+    Mistake(
+        "0 times infinity",
+        _A,
+        "-inf was multiplied by a mask of 0 and 1: 0 * inf is NaN, also where a score should stay",
+        "select instead: np.where(mask, scores, -np.inf)",
+        _weigh(lambda p, s, mask: p.softmax(_if_masked(s, mask, lambda s, m: s + (1 - m) * -np.inf), -1)),
     ),
     Mistake(
         "mask transposed",
@@ -352,42 +360,49 @@ MISTAKES: tuple[Mistake, ...] = (
         _A,
         "the scores were not divided by sqrt(d_k)",
         "scores = q @ k^T / sqrt(d_k), with d_k the width of one query",
-        {"scale": lambda d_k, d_model, n_k: 1.0},
+        {"scale": lambda n: 1.0},
     ),
     Mistake(
         "scale 1/d",
         _A,
         "the scores were divided by d_k, not by its square root",
         "divide by np.sqrt(d_k)",
-        {"scale": lambda d_k, d_model, n_k: 1 / d_k},
+        {"scale": lambda n: 1 / n.d_k},
     ),
     Mistake(
         "scale sqrt(d) multiplied",
         _A,
         "the scores were multiplied by sqrt(d_k) instead of divided",
         "divide by np.sqrt(d_k)",
-        {"scale": lambda d_k, d_model, n_k: d_k**0.5},
+        {"scale": lambda n: n.d_k**0.5},
     ),
     Mistake(
         "scale of d_model",
         _H,
         "the scores were divided by sqrt(d_model): each head's queries are d_head = d_model / n_heads wide",
         "divide by np.sqrt(d_head)",
-        {"scale": lambda d_k, d_model, n_k: d_model**-0.5},
+        {"scale": lambda n: n.d_model**-0.5},
     ),
     Mistake(
         "scale of the length",
         _A,
         "the scores were divided by the root of the number of keys instead of the width",
         "divide by np.sqrt(q.shape[-1])",
-        {"scale": lambda d_k, d_model, n_k: n_k**-0.5},
+        {"scale": lambda n: n.n_k**-0.5},
+    ),
+    Mistake(
+        "scale of the width of v",
+        ("attention",),
+        "the scores were divided by the root of the width of the values, instead of that of queries and keys",
+        "divide by np.sqrt(q.shape[-1])",
+        {"scale": lambda n: n.d_v**-0.5},
     ),
     Mistake(
         "scale of a fixed width",
         _A,
         "the scores were divided by a constant such as 8, the root of 64, whatever the width",
         "divide by np.sqrt(q.shape[-1])",
-        {"scale": lambda d_k, d_model, n_k: 1 / 8},
+        {"scale": lambda n: 1 / 8},
         variants=tuple({"scale": _fixed(d)} for d in (2, 4, 8, 16, 32, 128, 256, 512)),
     ),
     Mistake(
@@ -396,7 +411,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "the weights were divided by sqrt(d_k), not the scores: rows sum to 1 / sqrt(d_k)",
         "divide the scores, before the softmax",
         {
-            "scale": lambda d_k, d_model, n_k: 1.0,
+            "scale": lambda n: 1.0,
             "attend": lambda p, q, k, v, mask, d_model: _shrunk(*attend(p, q, k, v, mask, d_model), q),
         },
     ),
@@ -499,6 +514,13 @@ MISTAKES: tuple[Mistake, ...] = (
         {"triangle": _additive},
     ),
     Mistake(
+        "length taken from the batch",
+        _H,
+        "the causal mask was made as long as the batch, not as the sequence: with one item it hides nothing",
+        "n = x.shape[-2], not len(x)",
+        {"tokens_axis": 0},
+    ),
+    Mistake(
         "causal ignored",
         _H,
         "causal=True changes nothing",
@@ -596,6 +618,13 @@ MISTAKES: tuple[Mistake, ...] = (
         "keys were made with w_v and values with w_k",
         "k = x @ w_k, v = x @ w_v",
         {"roles": ("w_q", "w_v", "w_k", "w_o")},
+    ),
+    Mistake(
+        "w_k used for values",
+        _H,
+        "the values were made with w_k; w_v is not used",
+        "v = x @ w_v",
+        {"roles": ("w_q", "w_k", "w_k", "w_o")},
     ),
     Mistake(
         "projections chained",
@@ -728,13 +757,18 @@ def agrees(mistake: Mistake, calls: Sequence[Call], results: Sequence[Result], r
 
 
 def proves(mistake: Mistake, calls: Sequence[Call], results: Sequence[Result], rights: Sequence[Result]) -> bool:
-    """Whether a wrong number, or the very words of an error, came out as a mistake gives it."""
+    """Whether a wrong number, or the very words of an error, came out as a mistake gives it.
+
+    Of two mistakes at once a number is asked for: NaN, and an error, may have come about in many ways.
+    """
     if mistake.detect is not None:
         return True
+    is_pair = " + " in mistake.name
     for p in _accents(mistake):
         for call, got, wanted in zip(calls, results, rights, strict=True):
             wrong = composed(p, call, got.params)
-            if alike(wrong, got) and not alike(wrong, wanted) and not _is_an_accent(call, got):
+            enough = not is_pair or (got.out is not None and np.isfinite(got.out).all())
+            if enough and alike(wrong, got) and not alike(wrong, wanted) and not _is_an_accent(call, got):
                 return True
     return False
 

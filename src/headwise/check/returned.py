@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from headwise.check.bind import UnfitError, plain
 
 _ndarray, _generic, _array = np.ndarray, np.generic, np.array
+_eye, _allclose = np.eye, np.allclose
 _OUT = ("out", "output", "outputs", "context", "result", "attentionoutput")
 _WEIGHTS = ("weights", "attention", "attn", "attentionweights", "attnweights", "probs", "probabilities", "scores")
 _NUMBERS = (bool, int, float, _generic)
@@ -164,7 +165,27 @@ def _first(attributes: dict[str, Any], paths: list[tuple[str, bool]], most: int,
                 array = array[0]
             if array.ndim != axes:
                 raise UnfitError(f"keeps at {path} an array of shape {array.shape}, expected {axes} axes")
-            return array.T.copy() if turned else array
+            lies = _as_it_acts(attributes.get(path.partition(".")[0]), array) if "." in path and axes == 2 else None
+            return lies if lies is not None else array.T.copy() if turned else array
+    return None
+
+
+def _as_it_acts(part: Any, array: NDArray[Any]) -> NDArray[Any] | None:
+    """A linear layer's weight as (d_in, d_out), told by what the layer does to the unit matrix, or None.
+
+    PyTorch's ``weight`` is (d_out, d_in), and so by their name those of others: but a layer of one's own may hold it
+    either way, and is right.
+    """
+    if not callable(part):
+        return None
+    for way in (array, array.T):
+        unit = _eye(way.shape[0])
+        try:
+            made = part(unit) - part(0 * unit)  # without the bias
+        except Exception:  # it takes no matrices, or none of this width
+            continue
+        if isinstance(made, _ndarray) and made.shape == way.shape and _allclose(made, way, atol=1e-9):
+            return way.copy()
     return None
 
 

@@ -326,7 +326,9 @@ class _Naming:
             self._tried.add(exercise)
             steady = self._unopposed(self._explaining(pairs(exercise), ran), exercise)
         self._steady.setdefault(exercise, []).extend(m for m in steady if not known)
-        sure = steady or self._unopposed([m for m in found if not m.everywhere], exercise, self._passed)
+        halves = {name for m in steady for name in m.name.split(" + ")}
+        simple = self._explaining([m for m in MISTAKES if m.name in halves], ran)  # of two, the one that shows here
+        sure = simple or steady or self._unopposed([m for m in found if not m.everywhere], exercise, self._passed)
         by_value = [m for m in sure if m.detect is None]  # says more than, say, that results are rounded
         shown = [m for m in sure if not m.everywhere] or sure[:1]
         return tuple(by_value or shown)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import headwise as hw
 from headwise import masks, testing
+from headwise.check import grade
 
 NAMES = {
     "AttentionGradients",
@@ -54,7 +55,8 @@ def test_the_names():
 
 def test_the_checks():
     public = {name for name, value in vars(testing).items() if inspect.isfunction(value) and not name.startswith("_")}
-    assert {name for name in public if getattr(testing, name).__module__ == testing.__name__} == {"check_vjp"}
+    ours = {name for name in public if getattr(testing, name).__module__ == testing.__name__}
+    assert ours == {"assert_attention", "check_vjp"}
 
 
 def test_the_masks():
@@ -90,6 +92,8 @@ def test_fixed_signatures():
     assert signature(hw.MultiHeadSelfAttention(2, 1).steps) == ["x", "causal=False"]
     assert signature(hw.MultiHeadSelfAttention(2, 1).vjp) == ["x", "causal=False"]
     assert signature(testing.check_vjp) == ["f", "args", "*seed=0", "*tolerance=1e-07"]
+    assert signature(testing.assert_attention) == ["fn", "*exercise='attention'", "*seed=0", "*hints=1"]
+    assert signature(grade)[:3] == ["target", "exercise=None", "seed=0"]
 
 
 def test_the_signatures_of_the_masks():

@@ -109,6 +109,13 @@ def test_a_mistake_is_named_however_a_score_is_hidden(hide):
     assert names(grade(solution("textbook", (HIDE, hide)), "attention")) == {"polarity of the mask"}
 
 
+def test_right_values_beside_wrong_weights_are_not_rounding():
+    other = ("return np.matmul(weights, v), weights", "return np.matmul(weights, v), weights**2")
+    report = grade(solution("textbook", other), "attention")
+    assert not report.passed
+    assert names(report) == set()
+
+
 def test_the_other_checks_decide_between_twins():
     """All heads of the first check are 4 wide, where 1/4 is 1/d_head."""
     assert names(grade(solution("textbook", (" / np.sqrt(d_k)", " / 4")), "multi_head")) == {"scale of a fixed width"}

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from headwise.check.grade import grade
+from headwise.check.report import FAILED, Report
 from headwise.core.shapes import Array, Fault, Faults, Shape, array, broadcasts, generator, given_as, real, words
 
 _SCALES = (1.0, 2.0**10, 2.0**-10)  # of d_out, in one direction each: a vjp that clips shows in another size only
@@ -69,7 +70,15 @@ def assert_attention(fn: Any, *, exercise: str = "attention", seed: int = 0, hin
         raise AssertionError(f"assert_attention: fn: expected a function or class, got {given_as(fn)}")
     report = grade(fn, exercise, seed=seed)
     if not report.passed:
-        raise AssertionError(report.text(hints))
+        raise AssertionError(_summary(report, hints))
+
+
+def _summary(report: Report, hints: int) -> str:
+    """One line that says it, for graders that show no more; then the report."""
+    failed = [verdict for verdict in report.verdicts if verdict.status == FAILED]
+    names = dict.fromkeys(mistake.name for verdict in failed for mistake in verdict.mistakes)
+    known = f", known mistakes: {', '.join(names)}" if names and hints else ""
+    return f"{len(failed)} of {len(report.verdicts)} checks failed{known}\n{report.text(hints)}"
 
 
 def check_vjp(

@@ -51,11 +51,20 @@ def text(report: Report, hints: int = 1) -> str:
     check_level(hints)
     size = max((len(shown(verdict.check)) for verdict in report.verdicts), default=0)
     said = [f"{line(report.target)}, seed {report.seed}", *(f"{name}: {what}" for name, what in about(report))]
+    told: set[str] = set()
     for verdict in report.verdicts:
         said.append(f"{WORDS[verdict.status]:9}  {shown(verdict.check):{size}}  {line(verdict.claim)}".rstrip())
-        said += [f"    {one}" for one in details(verdict, hints)]
+        said += [f"    {_once(one, told)}" for one in details(verdict, hints)]
         said += [f"    printed: {one}" for one in printed_of(verdict)[:3]] if verdict.status == FAILED else []
     return "\n".join([*said, f"score: {points(report)}"])
+
+
+def _once(one: str, told: set[str]) -> str:
+    """A known mistake is explained where it comes first, and named where it comes again."""
+    if not one.startswith("known mistake: ") or one not in told:
+        told.add(one)
+        return one
+    return f"{': '.join(one.split(': ')[:2])}, as above"
 
 
 def markdown(report: Report, hints: int = 1) -> str:

@@ -86,8 +86,9 @@ def grade(
     """
     start = time.monotonic()
     asked = _checked(exercise, seed, time_limit, memory_limit, jobs)
+    called = ""
     if len(asked) == 1 and callable(target):  # what it is has been said, whatever it is called
-        target = {_function(asked[0]): target}
+        called, target = str(getattr(target, "__name__", type(target).__name__)), {_function(asked[0]): target}
     solution = subject(target, limits=Limits(seconds=time_limit, memory=memory_limit), functions=functions)
     names = asked or [name for name in FUNCTIONS if name in solution.found]
     if not names and not solution.broken:
@@ -102,7 +103,7 @@ def grade(
     absent = [] if solution.broken else [name for name in asked or FUNCTIONS if _function(name) not in solution.found]
     sought = {name: solution.missing(_function(name)) if asked else "" for name in absent}
     return Report(
-        target=solution.name,
+        target=called or solution.name,
         seed=seed,
         verdicts=tuple(verdicts),
         found=dict(solution.found),

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from itertools import groupby
 from typing import Any
 from xml.etree import ElementTree as Tree  # written only: nothing is ever parsed
 
@@ -96,8 +95,9 @@ def junit(report: Report, hints: int = 1) -> str:
     unloaded = bool(report.broken) and not report.verdicts
     attributes = {"tests": len(report.verdicts) + unloaded, "failures": failed, "errors": int(unloaded)}
     root = _element("testsuites", name="headwise check", **attributes, time=_seconds(report.seconds))
-    for exercise, verdicts in groupby(report.verdicts, key=lambda verdict: verdict.exercise):
-        root.append(_suite(report, shown(exercise), list(verdicts), hints))
+    for exercise in dict.fromkeys(verdict.exercise for verdict in report.verdicts):
+        verdicts = [verdict for verdict in report.verdicts if verdict.exercise == exercise]
+        root.append(_suite(report, shown(exercise), verdicts, hints))
     if unloaded:
         root.append(_unloaded(report))
     Tree.indent(root)

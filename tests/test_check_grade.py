@@ -1,5 +1,6 @@
 """Right solutions in many styles pass, what is not asked for is not held against anybody, and names are deserved."""
 
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -300,3 +301,61 @@ def test_calls_are_what_the_contract_says():
         for call in asked(check, 0):
             assert isinstance(call, Call)
             assert call.function == check.exercise
+
+
+# ------------------------------------------------------------------------------------------- odd ones
+def textbook_attention(q, k, v, mask=None):
+    return solution("textbook")["scaled_dot_product_attention"](q, k, v, mask)
+
+
+def closing(q, k, v, mask=None):
+    sys.stdout.close()
+    return textbook_attention(q, k, v, mask)
+
+
+ODD = {
+    "names that nobody knows": lambda xq, xk, xv, mask=None: textbook_attention(xq, xk, xv, mask),
+    "a dict": lambda q, k, v, mask=None: dict(
+        zip(("attn_output", "attn_weights"), textbook_attention(q, k, v, mask), strict=True)
+    ),
+    "a closed stream": closing,
+}
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_and_right(name):
+    report = grade(ODD[name], "attention")
+    assert report.passed, str(report)
+
+
+def test_a_mask_that_is_kept_from_the_call_before_is_noticed():
+    kept = []
+
+    def attention(q, k, v, mask=None):
+        kept[:] = [mask] if mask is not None else kept
+        fits = kept and np.shape(kept[0]) == (q.shape[-2], k.shape[-2])
+        return textbook_attention(q, k, v, kept[0] if mask is None and fits else mask)
+
+    assert "values" in verdicts(grade(attention, "attention"), FAILED)
+
+
+def test_writing_is_noticed_without_a_mask_too():
+    def attention(q, k, v, mask=None):
+        if mask is None:
+            k *= 2
+            return textbook_attention(q, k / 2, v)
+        return textbook_attention(q, k, v, mask)
+
+    assert "untouched" in verdicts(grade(attention, "attention"), FAILED)
+
+
+def test_a_softmax_that_spoils_minus_infinity_or_another_axis_is_noticed():
+    right = solution("textbook")["softmax"]
+
+    def one_maximum(x, axis=-1):
+        exps = np.exp(x - x.max())
+        return right(x) if axis == -1 else exps / exps.sum(axis, keepdims=True)
+
+    spoilt = grade(lambda x, axis=-1: right(x, axis) + np.isneginf(x) * 1e-3, "softmax")
+    assert "softmax_values" in verdicts(spoilt, FAILED)
+    assert "softmax_rows_apart" in verdicts(grade(one_maximum, "softmax"), FAILED)

@@ -129,6 +129,11 @@ def _named(params: list[Parameter], roles: list[str], names: dict[str, list[str]
         role = next((role for role in asked if plain(p.name) in names[role]), None)
         if role:
             named[p.name] = role
+    if (
+        named and "q" in roles and not {"q", "k", "v"} & set(named.values())
+    ):  # the first three, whatever they are called
+        first = [p.name for p in params if p.kind not in _VARIADIC][:3]
+        named |= dict(zip(first, "qkv", strict=False)) if not set(first) & set(named) else {}
     if "x" in roles and "x" not in named.values():
         named |= {p.name: _THRICE for p in params if plain(p.name) in names.get(_THRICE, ())}
     return named

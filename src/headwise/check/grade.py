@@ -17,6 +17,7 @@ from headwise.check.process import Limits, end_running
 from headwise.check.report import FAILED, PASSED, UNTAKEN, Named, Report, Verdict
 from headwise.check.targets import Subject, subject
 from headwise.core.shapes import Faults, given_as, integer, real
+from headwise.files import shown
 
 _PIECES = ("softmax", "attention", "causal_mask")  # of which heads and layers are made
 _PATIENCE = 6  # so many time limits for one solution: what hangs everywhere ends in a minute
@@ -88,7 +89,7 @@ def grade(
     asked = _checked(exercise, seed, time_limit, memory_limit, jobs)
     called = ""
     if len(asked) == 1 and callable(target):  # what it is has been said, whatever it is called
-        called, target = str(getattr(target, "__name__", type(target).__name__)), {_function(asked[0]): target}
+        called, target = _called(target), {_function(asked[0]): target}
     solution = subject(target, limits=Limits(seconds=time_limit, memory=memory_limit), functions=functions)
     names = asked or [name for name in FUNCTIONS if name in solution.found]
     if not names and not solution.broken:
@@ -132,6 +133,14 @@ def _checked(exercise: Any, seed: Any, time_limit: Any, memory_limit: Any, jobs:
         faults.value("time_limit", "a number above 0", str(limit))
     faults.raise_any()
     return list(dict.fromkeys(names))
+
+
+def _called(target: Any) -> str:
+    """What a function calls itself; some do not say."""
+    try:
+        return shown(target.__name__, 100)
+    except Exception:
+        return type(target).__name__
 
 
 def _function(exercise: str) -> str:

@@ -149,6 +149,9 @@ class _Capped(io.StringIO):
         super().write(text[: max(self.most - self.tell(), 0)])
         return len(text)
 
+    def close(self) -> None:
+        """Stay open: a solution may close what it prints to."""
+
 
 @contextlib.contextmanager
 def _aside(printed: io.StringIO) -> Iterator[None]:

@@ -212,7 +212,13 @@ def _x(*calls: tuple[Array, int]) -> list[Call]:
 
 
 def softmax_values(rng: _Rng) -> list[Call]:
-    return _x((rng.standard_normal(7), -1), (rng.standard_normal((3, 5)), -1), (rng.standard_normal((2, 3, 4)), -1))
+    holed = np.where(rng.permutation(5) < 2, -np.inf, rng.standard_normal(5))  # weights of 0
+    return _x(
+        (holed, -1),
+        (rng.standard_normal(7), -1),
+        (rng.standard_normal((3, 5)), -1),
+        (rng.standard_normal((2, 3, 4)), -1),
+    )
 
 
 def softmax_axis(rng: _Rng) -> list[Call]:
@@ -227,12 +233,13 @@ def softmax_large(rng: _Rng) -> list[Call]:
 
 def softmax_apart(rng: _Rng) -> list[Call]:
     x = rng.standard_normal((3, 5))
-    return _x((x + np.array([[0.0], [1e4], [-1e4]]), -1))
+    x = x + np.array([[0.0], [1e4], [-1e4]])
+    return _x((x, -1), (x.T.copy(), 0))
 
 
 def softmax_twice(rng: _Rng) -> list[Call]:
-    call = Call("softmax", {"x": rng.standard_normal((3, 5))})
-    return [call, call._replace(again=True)]
+    calls = [Call("softmax", {"x": rng.standard_normal(shape)}) for shape in ((3, 5), (7,), (2, 3, 4))]
+    return [call._replace(again=again) for call in calls for again in (False, True)]
 
 
 def judge_large(e: Evidence) -> list[str]:
@@ -251,7 +258,8 @@ def judge_untouched(e: Evidence) -> list[str]:
     for call, result in zip(e.calls, e.results, strict=True):
         if result.changed:
             fail(f"the call wrote to {' and '.join(result.changed)} of its caller, for {given(call)}")
-    check_still(e.out(0), e.out(1), "out", "the same arrays were passed again")
+    for i in range(0, len(e.calls), 2):
+        check_still(e.out(i), e.out(i + 1), "out", "the same arrays were passed again")
     return []
 
 
@@ -262,6 +270,7 @@ def values_of_one(rng: _Rng) -> list[Call]:
         _attention(**_qkv(rng, 3, 5, 7, 2)),
         _attention(**_qkv(rng, 5, 5, 5, 5), mask=_some(rng, 5, 5)),
         _attention(**zeros, mask=_some(rng, 5, 5)),
+        _attention(**_qkv(rng, 5, 5, 5, 5)),  # whatever mask there was before
     ]
 
 
@@ -351,8 +360,8 @@ def judge_alone(e: Evidence) -> list[str]:
 
 
 def attention_twice(rng: _Rng) -> list[Call]:
-    call = _attention(**_qkv(rng, 4, 6, 3, 2), mask=_some(rng, 4, 6))
-    return [call, call._replace(again=True)]
+    masked, plain = _attention(**_qkv(rng, 4, 6, 3, 2), mask=_some(rng, 4, 6)), _attention(**_qkv(rng, 4, 6, 3, 2))
+    return [call._replace(again=again) for call in (masked, plain) for again in (False, True)]
 
 
 # ------------------------------------------------------------------------------------------- multi-head and the layer

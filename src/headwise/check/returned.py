@@ -13,7 +13,7 @@ from headwise.check.bind import UnfitError, plain
 
 _ndarray, _generic, _array = np.ndarray, np.generic, np.array
 _eye, _allclose = np.eye, np.allclose
-_OUT = ("out", "output", "outputs", "context", "result", "attentionoutput")
+_OUT = ("out", "output", "outputs", "context", "result", "attentionoutput", "attnoutput", "contextvector")
 _WEIGHTS = ("weights", "attention", "attn", "attentionweights", "attnweights", "probs", "probabilities", "scores")
 _NUMBERS = (bool, int, float, _generic)
 _DICTS = ("params", "parameters", "weights", "w")  # those of a layer that hold its weights

@@ -359,3 +359,29 @@ def test_a_softmax_that_spoils_minus_infinity_or_another_axis_is_noticed():
     spoilt = grade(lambda x, axis=-1: right(x, axis) + np.isneginf(x) * 1e-3, "softmax")
     assert "softmax_values" in verdicts(spoilt, FAILED)
     assert "softmax_rows_apart" in verdicts(grade(one_maximum, "softmax"), FAILED)
+
+
+def test_an_epsilon_within_the_tolerance_is_no_fault():
+    changes = [("np.sum(exps, axis=axis, keepdims=True)", "(np.sum(exps, axis=axis, keepdims=True) + 1e-11)")]
+    assert grade(solution("textbook", *changes), "attention").passed
+
+
+def test_skipping_a_test_from_within_a_solution_is_a_failure():
+    def attention(q, k, v, mask=None):
+        pytest.skip("not today")
+
+    with pytest.raises(AssertionError, match="not today"):
+        assert_attention(attention)
+
+
+def test_an_interrupt_of_the_user_goes_through():
+    def attention(q, k, v, mask=None):
+        raise KeyboardInterrupt("stop")
+
+    with pytest.raises(KeyboardInterrupt, match="stop"):
+        grade(attention, "attention")
+
+
+def test_a_time_limit_beyond_a_day_is_refused():
+    with pytest.raises(ValueError, match="grade: time_limit: expected at most 86400 s"):
+        grade({}, time_limit=1e308)

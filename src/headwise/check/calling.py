@@ -123,6 +123,8 @@ class Caller:
         except UnfitError as unfit:
             error, untaken = one_line(f"{self._name(function)} {unfit}"), isinstance(unfit, UntakenError)
         except self.caught as raised:
+            if self.labels is None and isinstance(raised, KeyboardInterrupt):
+                raise  # in this process it is the user's
             error = described(raised, self.labels)
         arrays |= self.held
         self.most -= sum(array.nbytes for array in arrays.values())

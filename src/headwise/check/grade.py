@@ -20,6 +20,7 @@ from headwise.core.shapes import Faults, given_as, integer, real
 from headwise.files import shown
 
 _PIECES = ("softmax", "attention", "causal_mask")  # of which heads and layers are made
+_LONGEST = 86_400  # seconds
 _PATIENCE = 6  # so many time limits for one solution: what hangs everywhere ends in a minute
 
 
@@ -131,6 +132,8 @@ def _checked(exercise: Any, seed: Any, time_limit: Any, memory_limit: Any, jobs:
     integer(faults, "jobs", jobs, 1)
     if (limit := real(faults, "time_limit", time_limit, "a number above 0")) is not None and not 0 < limit < np.inf:
         faults.value("time_limit", "a number above 0", str(limit))
+    elif limit is not None and limit > _LONGEST:
+        faults.value("time_limit", f"at most {_LONGEST} s", str(limit))
     faults.raise_any()
     return list(dict.fromkeys(names))
 

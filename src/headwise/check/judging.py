@@ -104,7 +104,7 @@ def given(call: Call) -> str:
 def check_rows(weights: Array) -> None:
     sums = weights.sum(axis=-1)
     off = np.abs(sums - 1)
-    if not (off <= 1e-12).all():
+    if not (off <= 1e-9).all():
         at = np.unravel_index(np.argmax(np.where(np.isnan(off), np.inf, off)), off.shape)
         total = numbers(1.0, float(sums[at]))[1]
         fail(f"the weights of row {', '.join(map(str, at))} sum to {total} instead of 1")

@@ -175,7 +175,7 @@ def run_here(found: Objects, calls: Sequence[Call], output: int, printed: int) -
     """Perform calls on functions of this process. An interrupt from the keyboard goes through."""
     start = time.perf_counter()
     text = _Capped(printed)
-    caller = Caller(found.functions, found.adapter, TABLES, output, (Exception, SystemExit), None)
+    caller = Caller(found.functions, found.adapter, TABLES, output, (BaseException,), None)
     with _aside(text):
         answers = [caller.perform(call.function, call.args, call.again) for call in calls]
     results = [result_of(fields, arrays) for fields, arrays in answers]

@@ -53,10 +53,16 @@ def _add_grading(parser: argparse.ArgumentParser) -> None:
     named = "the name under which the solution defines an exercise; may be given again"
     parser.add_argument("--function", metavar="EXERCISE=NAME", action="append", type=_pair, default=[], help=named)
     parser.add_argument("--seed", type=seed, default=0, metavar="N", help="of the inputs (default 0)")
-    parser.add_argument("--time-limit", type=positive, default=10.0, metavar="S", help="seconds a check (default 10)")
+    parser.add_argument(
+        "--time-limit",
+        type=positive,
+        default=10.0,
+        metavar="S",
+        help="seconds a check (default 10); six times that in all",
+    )
     memory = "memory of the solution (default 2048)"
     parser.add_argument("--memory-limit", type=positive, default=2048.0, metavar="MIB", help=memory)
-    parser.add_argument("--numpy-only", action="store_true", help="refuse imports but NumPy and the standard library")
+    parser.add_argument("--numpy-only", action="store_true", help="refuse headwise and deep-learning libraries")
     parser.add_argument("--jobs", type=count, default=2, metavar="N", help="how many run at a time (default 2)")
 
 

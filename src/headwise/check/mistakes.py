@@ -253,7 +253,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "softmax over all",
         _EVERY,
         "all entries of the array together sum to 1, instead of each row",
-        "give max and sum the axis of the keys: axis=-1, keepdims=True",
+        "give max and sum the axis of the softmax: axis=axis, keepdims=True",
         {"softmax": lambda x, axis: Parts().softmax(x, tuple(range(x.ndim)))},
         variants=({"softmax": _sum_of_all},),
     ),

@@ -1,6 +1,7 @@
 """Right solutions in many styles pass, what is not asked for is not held against anybody, and names are deserved."""
 
 import sys
+import threading
 from types import SimpleNamespace
 
 import numpy as np
@@ -385,3 +386,15 @@ def test_an_interrupt_of_the_user_goes_through():
 def test_a_time_limit_beyond_a_day_is_refused():
     with pytest.raises(ValueError, match="grade: time_limit: expected at most 86400 s"):
         grade({}, time_limit=1e308)
+
+
+def test_a_function_of_this_process_runs_in_the_calling_thread():
+    """There an interrupt reaches it, whether or not its text can be read."""
+    threads = set()
+
+    def attention(q, k, v, mask=None):
+        threads.add(threading.current_thread())
+        return textbook_attention(q, k, v, mask)
+
+    assert grade(attention, "attention").passed
+    assert threads == {threading.current_thread()}

@@ -151,7 +151,7 @@ def test_when_the_time_is_used_up_the_rest_is_not_run(monkeypatch):
 @pytest.mark.parametrize("run", [Run([Result(np.zeros(7))]), Run([], "ended itself by os._exit(0)")])
 def test_a_run_that_lacks_results_fails(monkeypatch, run):
     class Short:
-        name, found, notes, limits_off, broken, source, frameworks = "it", {"softmax": "softmax"}, (), (), "", None, ()
+        name, found, notes, limits_off, broken, here, frameworks = "it", {"softmax": "softmax"}, (), (), "", True, ()
 
         def run(self, calls):
             return run

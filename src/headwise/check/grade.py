@@ -226,7 +226,7 @@ def _runs(
         )
 
     made = {}
-    for done, ran in enumerate(_in_turn(run, there, 1 if solution.source is None else jobs)):
+    for done, ran in enumerate(_in_turn(run, there, 1 if solution.here else jobs)):
         made[ran.check.name] = ran
         if progress is not None:
             progress(done + 1, len(there))

@@ -50,6 +50,8 @@ class Subject:
         Libraries with attention of their own that it imports, or that were loaded with it.
     printed : str
         What it printed while it was loaded.
+    here : bool
+        Whether it runs in this process: then in the calling thread, which an interrupt reaches.
     """
 
     name: str
@@ -60,6 +62,7 @@ class Subject:
     source: str | None = None
     frameworks: tuple[str, ...] = ()
     printed: str = ""
+    here: bool = False
     chosen: Mapping[str, str] = field(default_factory=dict, repr=False)
     calling: Callable[[Sequence[Call]], Run] = field(default=lambda calls: Run([]), repr=False)
 
@@ -127,6 +130,7 @@ def _of_objects(found: Objects, limits: Limits, chosen: Mapping[str, str]) -> Su
         found=found.found,
         limits_off=LIMITS_OFF,
         source=found.source,
+        here=True,
         frameworks=tuple(sorted(frameworks)),
         chosen=chosen,
         calling=lambda calls: run_here(found, calls, limits.output, limits.printed),

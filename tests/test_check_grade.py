@@ -1,5 +1,6 @@
 """Right solutions in many styles pass, what is not asked for is not held against anybody, and names are deserved."""
 
+import random
 import sys
 import threading
 from types import SimpleNamespace
@@ -398,3 +399,48 @@ def test_a_function_of_this_process_runs_in_the_calling_thread():
 
     assert grade(attention, "attention").passed
     assert threads == {threading.current_thread()}
+
+
+def test_infinite_results_are_a_failure_and_no_warning_of_ours():
+    """Warnings are errors in tests, and cost a learner all points in some graders."""
+    report = grade(lambda q, k, v, mask=None: np.full((*q.shape[:-1], v.shape[-1]), np.inf), "attention")
+    assert not report.passed
+
+
+def test_random_numbers_of_the_user_go_on_as_they_were():
+    def attention(q, k, v, mask=None):
+        random.seed(0)
+        np.random.seed(0)  # noqa: NPY002
+        return textbook_attention(q, k, v, mask)
+
+    before = random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    assert grade(attention, "attention").passed
+    assert before == (random.getstate(), np.random.get_state()[1].tolist())  # noqa: NPY002
+
+
+def test_the_one_argument_that_is_left_is_taken_for_the_mask():
+    report = grade(lambda q, k, v, sieve=None: textbook_attention(q, k, v, sieve), "attention")
+    assert report.passed
+    assert not verdicts(report, UNTAKEN)
+    assert "'sieve' is taken for the mask" in remarks(report)
+    ignored = grade(lambda q, k, v, sieve=None: textbook_attention(q, k, v), "attention")
+    assert "masked_keys" in verdicts(ignored, FAILED)
+    additive = grade(lambda q, k, v, attn_bias=None: textbook_attention(q, k, v), "attention")
+    assert "masked_keys" in verdicts(additive, UNTAKEN)
+
+
+def test_a_layer_whose_weights_are_0_is_not_believed():
+    held = "\n    w_o = property(lambda self: self.w_q * 0, lambda self, w: None)\n"
+    zero = ("        return out, weights\n", f"        return out, weights\n{held}")
+    report = grade(solution("textbook", zero), "layer")
+    assert "layer_seed" in verdicts(report, FAILED)
+    assert any("w_o of a new layer is 0 everywhere" in v.hints[0] for v in report.verdicts if v.status == FAILED)
+
+
+def test_float32_and_an_epsilon_are_told_apart():
+    cast = ("    shifted = x", "    x = x.astype(np.float32)\n    shifted = x")
+    inside = grade(solution("textbook", cast), "softmax")
+    assert {m.name for v in inside.verdicts for m in v.mistakes} == {"float32 inside"}
+    added = ("np.sum(exps, axis=axis, keepdims=True)", "(np.sum(exps, axis=axis, keepdims=True) + 1e-7)")
+    report = grade(solution("textbook", added), "attention")
+    assert {m.name for v in report.verdicts for m in v.mistakes} == {"epsilon in the denominator"}

@@ -34,6 +34,7 @@ WRONG = {
     "no max subtraction": [(SHIFT, "x")],
     "max over the whole array": [(SHIFT, "x - np.max(x)")],
     "softmax not normalised": [(f"exps / {SUM}", "exps")],
+    "epsilon in the denominator": [(SUM, f"({SUM} + 1e-6)")],
     "sum without keepdims": [(SUM, "np.sum(exps, axis=axis)")],
     "axis ignored": [("softmax(x, axis=-1):\n", "softmax(x, axis=-1):\n    axis = -1\n")],
     "softmax over all": [(SHIFT, "x - np.max(x)"), (SUM, "np.sum(exps)")],

@@ -394,3 +394,19 @@ def text_record(text: bytes, payload: bytes = b"") -> bytes:
 def test_bytes_that_are_no_records_are_refused(data):
     with pytest.raises(ValueError, match=r"record|array is too big|Maximum allowed|bool|Expecting|codec|int|unpack"):
         list(unpacked(data))
+
+
+def test_folders_nested_beyond_what_can_be_walked_are_removed(tmp_path):
+    top = tmp_path / "top"
+    top.mkdir()
+    here = os.getcwd()
+    try:
+        os.chdir(top)
+        for _ in range(1500):
+            os.mkdir("d" * 10)
+            os.chdir("d" * 10)
+        Path("file").touch()
+    finally:
+        os.chdir(here)
+    process._remove(str(top))
+    assert not top.exists()

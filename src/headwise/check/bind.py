@@ -162,11 +162,15 @@ def _by_name(
 ) -> Bound:
     given: dict[str, Any] = {}
     more: dict[str, Any] = {}  # what no parameter is named after
+    notes: list[str] = []
     for role, value in values.items():
         takers = _takers(params, named, role)
         given |= {p.name: _as_asked(p.name, role, value) for p in takers}
         if not takers:
             more[role] = value
+    if more.get("mask") is not None and "q" in roles and (mask := _left_over(params, named)):
+        given[mask] = more.pop("mask")
+        notes.append(f"'{mask}' is taken for the mask")
     if more.get("causal") and "x" in values and (masks := _takers(params, named, "mask")):
         given |= {p.name: _lower_triangle(values) for p in masks}
         del more["causal"]
@@ -182,7 +186,13 @@ def _by_name(
     for p in params:
         if p.name not in given and p.default is Parameter.empty and p.kind not in _VARIADIC:
             given[p.name] = _without_default(p.name, named.get(p.name, ""), roles, derived)
-    return _arranged(params, given, *extra)
+    return _arranged(params, given, *extra)._replace(notes=notes)
+
+
+def _left_over(params: list[Parameter], named: dict[str, str]) -> str:
+    """The one parameter whose name says nothing and which may be None: of q, k and v's company, it is the mask."""
+    left = [p.name for p in params if p.name not in named and p.kind not in _VARIADIC and p.default is None]
+    return left[0] if len(left) == 1 and "bias" not in plain(left[0]) else ""
 
 
 def _as_asked(name: str, role: str, value: Any) -> Any:

@@ -101,7 +101,8 @@ def grade(
         verdicts = [_failed(check, broken) for check in chosen]
     else:
         runs = _runs(solution, chosen, seed, _PATIENCE * time_limit, jobs, progress)
-        verdicts = _verdicts(solution, chosen, runs)
+        with np.errstate(all="ignore"):  # what a solution returned may be infinite, and is compared
+            verdicts = _verdicts(solution, chosen, runs)
     absent = [] if solution.broken else [name for name in asked or FUNCTIONS if _function(name) not in solution.found]
     sought = {name: solution.missing(_function(name)) if asked else "" for name in absent}
     return Report(
@@ -193,7 +194,7 @@ class _Ran:
     def __init__(self, check: Check, calls: list[Call], run: Run) -> None:
         self.check, self.calls, self.run = check, calls, run
         self.results = list(run.results)
-        self.rights = rights(calls[: len(self.results)], self.results) if self.whole else []
+        self.rights = rights(calls, self.results) if self.whole else []
 
     @property
     def evidence(self) -> tuple[list[Call], list[Result], list[Result]]:

@@ -88,7 +88,8 @@ def _gradescope_test(verdict: Verdict, hints: int) -> dict[str, Any]:
 def junit(report: Report, hints: int = 1) -> str:
     """Return a report as JUnit XML, as Surefire writes it and Jenkins reads it; parameters as of `text`.
 
-    An exercise is a suite. A check that was not taken is skipped; a solution that could not be loaded is an error.
+    An exercise is a suite. A check that was not taken is skipped. A solution that could not be loaded fails its checks;
+    where none are listed it is an error.
     """
     check_level(hints)
     failed = sum(verdict.status == FAILED for verdict in report.verdicts)

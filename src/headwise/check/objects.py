@@ -6,6 +6,7 @@ Knows neither files nor what is right.
 import contextlib
 import inspect
 import io
+import random
 import sys
 import textwrap
 import threading
@@ -165,10 +166,13 @@ def _aside(printed: io.StringIO) -> Iterator[None]:
     ):
         warnings.simplefilter("ignore")
         stdin, sys.stdin = sys.stdin, io.StringIO()
+        drawn, drawn_by_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the user's own
         try:
             yield
         finally:
             sys.stdin = stdin
+            random.setstate(drawn)
+            np.random.set_state(drawn_by_numpy)  # noqa: NPY002
 
 
 def run_here(found: Objects, calls: Sequence[Call], output: int, printed: int) -> Run:

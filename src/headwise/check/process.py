@@ -279,10 +279,21 @@ def _kill_marked(marks: _Marks) -> None:
 
 
 def _remove(folder: str) -> None:
-    """Remove a folder, also where a child took away its own rights to it."""
-    shutil.rmtree(folder, ignore_errors=True)
-    if os.path.isdir(folder):
-        for place, _, _ in os.walk(folder):
-            with suppress(OSError):
-                os.chmod(place, 0o700)
+    """Remove a folder, also where a child took away its own rights to it, or nested it beyond what can be walked."""
+    with suppress(RecursionError):
         shutil.rmtree(folder, ignore_errors=True)
+    if os.path.isdir(folder):
+        _flatten(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _flatten(folder: str) -> None:
+    """Bring all folders inside to its own level: a path of thousands of them is too long for any call."""
+    waiting = [folder]
+    for inside in waiting:  # which grows meanwhile
+        with suppress(OSError):
+            os.chmod(inside, 0o700)
+            for entry in list(os.scandir(inside)):
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(os.path.join(folder, f"-{len(waiting)}"))
+                    os.rename(entry.path, waiting[-1])

@@ -57,7 +57,7 @@ def _multi_head_args(rng: _Rng, b: int, n: int, d: int, n_heads: int) -> dict[st
 
 # ------------------------------------------------------------------------------------------- the classic eight
 def shapes(rng: _Rng) -> list[Call]:
-    whole = _qkv(rng, 3, 5, 7, 2, 2, 4)
+    whole, items = _qkv(rng, 3, 5, 7, 2, 2, 4), _qkv(rng, 3, 5, 7, 2, 2)
     grouped = {**_qkv(rng, 3, 5, 7, 2, 2, 3), "k": rng.standard_normal((2, 1, 5, 7))}
     return [
         _attention(**_qkv(rng, 3, 5, 7, 2)),
@@ -66,6 +66,11 @@ def shapes(rng: _Rng) -> list[Call]:
         _attention(**whole, mask=_some(rng, 5)),
         _attention(**whole, mask=_some(rng, 3, 5)),
         _attention(**whole, mask=_some(rng, 2, 1, 3, 5)),
+        _attention(**whole, mask=_some(rng, 2, 1, 1, 5)),  # padding
+        _attention(**whole, mask=_some(rng, 2, 4, 3, 5)),
+        _attention(**items, mask=_some(rng, 2, 3, 5)),
+        _attention(**items, mask=_some(rng, 1, 5)),
+        _attention(**{name: array[:1] for name, array in items.items()}),
         _attention(**grouped),
     ]
 
@@ -184,6 +189,7 @@ def loop(rng: _Rng) -> list[Call]:
     return [
         Call("multi_head", _multi_head_args(rng, 2, 5, 12, 3)),
         Call("multi_head", _multi_head_args(rng, 3, 7, 8, 2)),
+        Call("multi_head", _multi_head_args(rng, 2, 1, 6, 1)),
     ]
 
 
@@ -271,6 +277,8 @@ def values_of_one(rng: _Rng) -> list[Call]:
         _attention(**_qkv(rng, 5, 5, 5, 5), mask=_some(rng, 5, 5)),
         _attention(**zeros, mask=_some(rng, 5, 5)),
         _attention(**_qkv(rng, 5, 5, 5, 5)),  # whatever mask there was before
+        _attention(**_qkv(rng, 9, 6, 3, 2), mask=_some(rng, 9, 6)),
+        _attention(**_qkv(rng, 20, 23, 16, 11)),
     ]
 
 
@@ -372,7 +380,7 @@ def narrow(rng: _Rng) -> list[Call]:
 
 
 def truncated(rng: _Rng) -> list[Call]:
-    args, t = _multi_head_args(rng, 2, 7, 8, 2), int(rng.integers(3, 6))
+    args, t = _multi_head_args(rng, 3, 7, 8, 2), int(rng.integers(3, 6))
     args["causal"] = True
     return [Call("multi_head", args), Call("multi_head", {**args, "x": args["x"][:, :t].copy()})]
 
@@ -393,7 +401,7 @@ def multi_head_alone(rng: _Rng) -> list[Call]:
 
 def in_turn(rng: _Rng) -> list[Call]:
     """With the mask, without it, and with it again: on as many tokens each time."""
-    args = _multi_head_args(rng, 2, 5, 8, 2)
+    args = _multi_head_args(rng, 1, 5, 8, 4)
     return [Call("multi_head", {**args, **rule}) for rule in ({"causal": True}, {}, {"causal": True})]
 
 
@@ -472,6 +480,8 @@ def judge_seeded(e: Evidence) -> list[str]:
     ]
     if twins:
         fail(f"{' and '.join(sorted(twins[0]))} of a new layer hold the same numbers")
+    if empty := [name for name in WEIGHTS if name in first.params and not first.params[name].any()]:
+        fail(f"{' and '.join(empty)} of a new layer is 0 everywhere, so that what it gives says nothing: draw it")
     remarks = []
     if _same_weights(first, other):
         remarks.append("layers made with different seeds have the same weights")
@@ -491,6 +501,9 @@ def no_key(rng: _Rng) -> list[Call]:
 
 
 def remark_no_key(e: Evidence) -> list[str]:
+    others = [0, 1, 3]
+    if not same(e.out(0)[others], np.asarray(e.rights[0].out)[others]):
+        return ["a query that may attend to nothing changes what the others get, or these are wrong anyway"]
     out, v = e.out(0)[2], e.calls[0].args["v"]
     if np.isnan(out).any():
         return ["a query that may attend to nothing gives NaN (-inf minus -inf); headwise gives 0"]

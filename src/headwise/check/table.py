@@ -94,7 +94,9 @@ def judged(row: Row, report: Report) -> Row:
     """Return the row of a solution with what was found."""
     failed = [verdict for verdict in report.verdicts if verdict.status == FAILED]
     mistakes = dict.fromkeys(one.name for verdict in failed for one in verdict.mistakes)
+    unexplained = [verdict.hints[0] for verdict in failed if not verdict.mistakes and verdict.hints]
     remarks = [*filter(None, [report.broken]), *report.remarks]
+    remarks += unexplained[:1] if not report.broken and not mistakes else []
     return row._replace(
         score=number(report.score),
         maximum=number(report.maximum),

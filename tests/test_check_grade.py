@@ -196,7 +196,8 @@ def test_two_mistakes_at_once_are_both_named():
 
 def test_twins_are_told_together():
     report = grade(
-        solution("textbook", ("        scores = np.where(mask, scores, -1e9)\n", "        scores = scores * mask\n"))
+        solution("textbook", ("        scores = np.where(mask, scores, -1e9)\n", "        scores = scores * mask\n")),
+        "attention",
     )
     masked = next(verdict for verdict in report.verdicts if verdict.check == "masked_keys")
     assert {mistake.name for mistake in masked.mistakes} == {"mask times score", "masked by a small number"}
@@ -444,3 +445,68 @@ def test_float32_and_an_epsilon_are_told_apart():
     added = ("np.sum(exps, axis=axis, keepdims=True)", "(np.sum(exps, axis=axis, keepdims=True) + 1e-7)")
     report = grade(solution("textbook", added), "attention")
     assert {m.name for v in report.verdicts for m in v.mistakes} == {"epsilon in the denominator"}
+
+
+SUBTLE = {  # what is changed -> the exercise, and the check that notices
+    "a layer that keeps its mask": (
+        (
+            "        out, weights = attend",
+            "        causal = self.__dict__.setdefault('first', causal)\n        out, weights = attend",
+        ),
+        "layer",
+        "layer_calls_apart",
+    ),
+    "a layer that changes its weights": (
+        ("        return out, weights\n", "        self.w_v = self.w_v * 2\n        return out, weights\n"),
+        "layer",
+        "layer_calls_apart",
+    ),
+    "heads that write to x when causal": (
+        (
+            "    return merge_heads(out) @ w_o, weights",
+            "    x[0] += causal\n    return merge_heads(out) @ w_o, weights",
+        ),
+        "multi_head",
+        "heads_untouched",
+    ),
+    "a long mask that is wrong": (
+        ("np.tril(np.ones((n, n), dtype=bool))", "np.tril(np.ones((n, n), dtype=bool)) & (np.arange(n) < 30)"),
+        "causal_mask",
+        "causal_mask",
+    ),
+    "keys that overflow": (
+        ("    d_k = q.shape[-1]\n", "    d_k = q.shape[-1]\n    k = np.clip(k, -100, 100)\n"),
+        "attention",
+        "large",
+    ),
+    "-1e4 for no": (("-1e9)", "-1e4)"), "attention", "large"),
+    "five axes": (
+        (
+            "    d_k = q.shape[-1]\n",
+            "    d_k = q.shape[-1]\n    if q.ndim > 4:\n        raise ValueError('at most 4 axes')\n",
+        ),
+        "attention",
+        "shapes",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SUBTLE)
+def test_subtle_faults_fail_the_check_that_is_about_them_and_no_other(name):
+    change, exercise, check = SUBTLE[name]
+    assert verdicts(grade(solution("textbook", change), exercise), FAILED) == [check]
+
+
+def test_remarks_are_about_right_solutions():
+    """One that is wrong anyway is not told that integers, NaN or -1e9 are its trouble."""
+    report = grade(solution("textbook", ("np.where(mask, scores, -1e9)", "np.where(mask, -1e9, scores)")), "attention")
+    assert not report.passed
+    assert remarks(report) == []
+
+
+def test_a_softmax_that_cuts_off_integers_is_remarked_on():
+    buffered = grade(
+        lambda x, axis=-1: np.zeros_like(x) + solution("textbook")["softmax"](x, axis).astype(x.dtype), "softmax"
+    )
+    assert any("integers give other numbers" in text for text in remarks(buffered))
+    assert buffered.passed

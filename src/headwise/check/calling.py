@@ -106,11 +106,14 @@ class Caller:
         self.functions, self.adapter, self.tables = functions, adapter, tables
         self.most, self.caught, self.labels = most, caught, labels
         self.last: dict[str, Any] = {}
+        self.layers: dict[str, Any] = {}  # made for the last call, by what they were made with
         self.notes: list[str] = []
         self.held: dict[str, NDArray[Any]] = {}  # a layer's weights, which are known before it is called
 
-    def perform(self, function: str, args: dict[str, Any], again: bool) -> Answer:
+    def perform(self, function: str, args: dict[str, Any], again: bool, kept_layer: bool = False) -> Answer:
         """Make one call and return what came of it, errors included."""
+        if not kept_layer:
+            self.layers = {}
         self.notes, self.held = [], {}
         kept = self.last if again else {}
         values = {role: kept[role] if role in kept else _deepcopy(value) for role, value in args.items()}
@@ -203,7 +206,10 @@ class Caller:
         derived = self._derived("layer", values) | given
         bound = bind(cls, [*_MAKING, *(["causal"] if "causal" in making else [])], making, names["layer"], derived)
         self.notes = bound.notes
-        return cls(*bound.args, **bound.kwargs)
+        how = repr(sorted(making.items()))
+        if how not in self.layers:
+            self.layers[how] = cls(*bound.args, **bound.kwargs)
+        return self.layers[how]
 
     def _entry(self, layer: Any) -> Any:
         """What is called: the layer, or its forward."""

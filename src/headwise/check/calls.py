@@ -35,11 +35,14 @@ class Call(NamedTuple):
     again : bool
         Whether the arrays are those that the call before was given, as it left them; else each call has copies of its
         own. The roles of both calls must hold the same shapes.
+    kept : bool
+        Whether a layer is the one that the call before made, called once more; else it is made anew.
     """
 
     function: str
     args: dict[str, Any]
     again: bool = False
+    kept: bool = False
 
 
 class Result(NamedTuple):

@@ -78,7 +78,7 @@ CHECKS: tuple[Check, ...] = (
         "which axes are swapped or summed: count them from the end (-1, -2), so that any number may stand before",
         "q (..., n_q, d_k), k (..., n_k, d_k), v (..., n_k, d_v): scores = q @ swapaxes(k, -1, -2)",
         ask.shapes,
-        judging.all_equal,
+        ask.judge_shapes,
         batched=True,
     ),
     Check(
@@ -200,6 +200,16 @@ CHECKS: tuple[Check, ...] = (
         _SOFTMAX,
         ask.softmax_twice,
         ask.judge_untouched,
+    ),
+    Check(
+        "softmax_integers",
+        "softmax",
+        "What an array of integers gives",
+        0,
+        "buffers made with the dtype of an input",
+        _SOFTMAX,
+        ask.softmax_whole,
+        ask.remark_whole,
     ),
     Check(
         "softmax_of_nothing",
@@ -401,7 +411,7 @@ CHECKS: tuple[Check, ...] = (
         "what is kept from one call to the next, as a mask under a key that does not say all",
         _HEADS,
         ask.in_turn,
-        judging.all_equal,
+        ask.judge_in_turn,
     ),
     Check(
         "heads_large",
@@ -462,6 +472,16 @@ CHECKS: tuple[Check, ...] = (
         _HEADS,
         ask.layer_twice,
         ask.judge_untouched,
+    ),
+    Check(
+        "layer_calls_apart",
+        "layer",
+        "A call leaves the layer as it was, and does not depend on the calls before it",
+        1,
+        "what is kept in self from one call to the next: a mask, x, changed weights",
+        _HEADS,
+        ask.layer_in_turn,
+        ask.judge_layer_in_turn,
     ),
     Check(
         "layer_seed",

@@ -150,7 +150,7 @@ def main(folder: str) -> None:
     for record in [] if loaded.broken else records[1:]:
         args = {**record.fields["args"], **record.arrays}
         args = {role: args[role] for role in record.fields["roles"]}
-        write(*caller.perform(record.fields["function"], args, record.fields["again"]))
+        write(*caller.perform(record.fields["function"], args, record.fields["again"], record.fields["kept"]))
     write({"done": True}, {})
 
 

@@ -3,7 +3,8 @@
 Knows how results are compared; not what is asked.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple, NoReturn
 
 import numpy as np
@@ -78,17 +79,35 @@ def check_equal(got: Array, wanted: Array, name: str, tolerance: float = 1e-9) -
     fail(f"{place}: expected {a}, got {b} ({share})")
 
 
+def is_right(result: Result, wanted: Result) -> bool:
+    """Whether out, and weights where there are any, are the right ones."""
+    weights = result.weights is None or wanted.weights is None or same(result.weights, wanted.weights)
+    return weights and same(result.out, wanted.out)
+
+
+def equal(e: Evidence, i: int, tolerance: float = 1e-9) -> None:
+    """Fail unless out, and weights where there are any, of call i are right."""
+    result, wanted = e.results[i], e.rights[i]
+    assert wanted.out is not None
+    check_equal(e.out(i), wanted.out, "out", tolerance)
+    if result.weights is not None and wanted.weights is not None:
+        check_equal(e.weights(i), wanted.weights, "weights", tolerance)
+
+
+@contextmanager
+def about(call: Call) -> Iterator[None]:
+    """Say of which call it is that something is wrong."""
+    try:
+        yield
+    except Wrong as wrong:
+        raise Wrong(f"for {given(call)}: {wrong}") from None
+
+
 def all_equal(e: Evidence, tolerance: float = 1e-9) -> list[str]:
-    """Out, and weights where there are any, of every call."""
-    for i, (call, result, wanted) in enumerate(zip(e.calls, e.results, e.rights, strict=True)):
-        where = f"for {given(call)}: "
-        try:
-            assert wanted.out is not None
-            check_equal(e.out(i), wanted.out, "out", tolerance)
-            if result.weights is not None and wanted.weights is not None:
-                check_equal(e.weights(i), wanted.weights, "weights", tolerance)
-        except Wrong as wrong:
-            raise Wrong(where + str(wrong)) from None
+    """Fail unless every call is right."""
+    for i, call in enumerate(e.calls):
+        with about(call):
+            equal(e, i, tolerance)
     return []
 
 

@@ -181,7 +181,7 @@ def run_here(found: Objects, calls: Sequence[Call], output: int, printed: int) -
     text = _Capped(printed)
     caller = Caller(found.functions, found.adapter, TABLES, output, (BaseException,), None)
     with _aside(text):
-        answers = [caller.perform(call.function, call.args, call.again) for call in calls]
+        answers = [caller.perform(call.function, call.args, call.again, call.kept) for call in calls]
     results = [result_of(fields, arrays) for fields, arrays in answers]
     return Run(results, "", text.getvalue(), time.perf_counter() - start)
 

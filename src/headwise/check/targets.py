@@ -173,7 +173,8 @@ def _sent(call: Call) -> Record:
     """A call as a record: arrays apart from the rest."""
     arrays = {role: value for role, value in call.args.items() if hasattr(value, "tobytes") and value.ndim}
     rest = {role: _plain_value(value) for role, value in call.args.items() if role not in arrays}
-    return Record({"function": call.function, "args": rest, "roles": list(call.args), "again": call.again}, arrays)
+    said = {"function": call.function, "args": rest, "roles": list(call.args), "again": call.again, "kept": call.kept}
+    return Record(said, arrays)
 
 
 def _plain_value(value: Any) -> Any:

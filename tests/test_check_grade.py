@@ -12,10 +12,10 @@ from solved import FOLDER, solution
 import headwise
 from headwise.check import grade
 from headwise.check.answers import Parts, composed
+from headwise.check.asking import asked
 from headwise.check.calls import Call
 from headwise.check.checks import CHECKS, EXERCISES, rights
-from headwise.check.grade import asked
-from headwise.check.mistakes import alike
+from headwise.check.naming import alike
 from headwise.check.report import FAILED, PASSED, UNTAKEN
 from headwise.testing import assert_attention
 
@@ -510,3 +510,59 @@ def test_a_softmax_that_cuts_off_integers_is_remarked_on():
     )
     assert any("integers give other numbers" in text for text in remarks(buffered))
     assert buffered.passed
+
+
+# ------------------------------------------------------------------------------------------- names that are deserved
+SMALL = {  # faults of about the size that float32 rounds, which are something else
+    "a leak behind the mask": (
+        "weights = softmax(scores, axis=-1)",
+        "weights = softmax(scores, axis=-1) + 1e-7 * (mask is not None)",
+    ),
+    "a little of everything": (
+        "weights = softmax(scores, axis=-1)",
+        "weights = 0.999999 * softmax(scores, axis=-1) + 1e-6 / k.shape[-2]",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_faults_are_not_told_as_rounding(name):
+    assert names(grade(solution("textbook", SMALL[name]), "attention")) == set()
+
+
+@pytest.mark.parametrize("decimals", [3, 6])
+def test_rounding_to_decimals_is_told_from_a_precision(decimals):
+    rounds = ("return np.matmul(weights, v), weights", f"return np.round(np.matmul(weights, v), {decimals}), weights")
+    report = grade(solution("textbook", rounds))
+    assert names(report) == {"rounded to decimals"}
+
+
+def test_an_error_in_every_call_names_nothing_by_its_words_alone():
+    """The same words, size for size, as those of k.T, which would not have raised them for one sequence."""
+    raising = ("    d_k = q.shape[-1]\n", "    d_k = q.shape[-1]\n    v @ q\n")
+    assert names(grade(solution("textbook", raising))) == set()
+
+
+def test_a_constant_passes_nothing_but_what_it_computes():
+    constant = ("return np.matmul(weights, v), weights", "return np.zeros_like(np.matmul(weights, v))")
+    report = grade(solution("textbook", constant), "attention")
+    assert report.score <= 2
+    assert any("out holds 0.0000 in every place" in v.hints[0] for v in report.verdicts if v.status == FAILED)
+
+
+def test_a_mistake_is_one_and_the_same_in_all_checks():
+    """A width of 4 here and of 9 there is not one fixed width."""
+    varying = (" / np.sqrt(d_k)", " / {4: 4.0, 2: 2.0}.get(d_k, np.sqrt(d_k))")
+    assert "scale of a fixed width" not in names(grade(solution("textbook", varying), "multi_head"))
+
+
+def test_what_hides_too_little_for_the_tolerance_is_named_by_what_it_does_elsewhere():
+    """exp(-50) is no wrong number within 1e-9, but it is not 0."""
+    clipped = ("weights = softmax(scores, axis=-1)", "weights = softmax(np.clip(scores, -50, 50), axis=-1)")
+    report = grade(solution("textbook", clipped), "attention")
+    masked = next(v for v in report.verdicts if v.check == "masked_keys")
+    assert [m.name for m in masked.mistakes] == ["clipped instead of shifted"]
+
+
+def names(report):
+    return {mistake.name for verdict in report.verdicts for mistake in verdict.mistakes}

@@ -20,11 +20,11 @@ WEIGHTS = ("w_q", "w_k", "w_v", "w_o")
 
 
 class Sizes(NamedTuple):
-    """What a scale may depend on."""
+    """What a scale may depend on: the shapes of q, k and v, and the width before it was split."""
 
-    d_k: int
-    d_v: int
-    n_k: int
+    q: tuple[int, ...]
+    k: tuple[int, ...]
+    v: tuple[int, ...]
     d_model: int
 
 
@@ -42,7 +42,7 @@ def _softmax(x: Array, axis: int | tuple[int, ...]) -> Array:
 def attend(p: "Parts", q: Array, k: Array, v: Array, mask: Array | None, d_model: int) -> tuple[Array, Array]:
     """(out, weights) by the steps of p."""
     q, k, v = p.inputs(q, k, v)
-    weights = p.weigh(p, p.scores(q, k) * p.scale(Sizes(q.shape[-1], v.shape[-1], k.shape[-2], d_model)), mask)
+    weights = p.weigh(p, p.scores(q, k) * p.scale(Sizes(q.shape, k.shape, v.shape, d_model)), mask)
     return p.mix(weights, v), weights
 
 
@@ -69,9 +69,10 @@ class Parts:
     """The steps of softmax, attention and multi-head attention, in their order; a mistake replaces some."""
 
     softmax: Callable[[Array, Any], Array] = _softmax
+    axis: int = -1  # of a softmax that is not told which
     inputs: Callable[..., tuple[Array, Array, Array]] = lambda q, k, v: (q, k, v)
     scores: Callable[[Array, Array], Array] = lambda q, k: q @ np.swapaxes(k, -1, -2)
-    scale: Callable[["Sizes"], float] = lambda n: n.d_k**-0.5
+    scale: Callable[["Sizes"], float] = lambda n: n.q[-1] ** -0.5
     hidden: float = -np.inf
     added: bool = False
     weigh: Callable[["Parts", Array, Array | None], Array] = lambda p, s, mask: p.softmax(hide(p, s, mask), -1)
@@ -82,6 +83,7 @@ class Parts:
     heeds_causal: bool = True
     tokens_axis: int = -2  # of x, whose length the triangle has
     roles: tuple[str, ...] = WEIGHTS  # which weight is used as w_q ... w_o; '' for none
+    turned: tuple[str, ...] = ()  # weights that are used transposed
     project: Callable[[Array, Array], Array] = lambda x, w: x @ w
     split: Callable[[Array, int], Array] = split
     merge: Callable[[Array], Array] = merge
@@ -139,7 +141,7 @@ def composed(p: Parts, call: Call, params: dict[str, Array]) -> Result:
 def _composed(p: Parts, call: Call, params: dict[str, Array]) -> Result:
     args = call.args
     if call.function == "softmax":
-        return Result(p.softmax(np.asarray(args["x"], np.float64), args.get("axis", -1)))
+        return Result(p.softmax(np.asarray(args["x"], np.float64), args.get("axis", p.axis)))
     if call.function == "causal_mask":
         return Result(p.triangle(args["n"]))
     if call.function == "attention":
@@ -150,7 +152,7 @@ def _composed(p: Parts, call: Call, params: dict[str, Array]) -> Result:
 
 
 def _multi_head(p: Parts, x: Array, params: dict[str, Any], n_heads: int, causal: bool) -> Result:
-    w_q, w_k, w_v, w_o = (np.asarray(params[name]) if name else np.eye(x.shape[-1]) for name in p.roles)
+    w_q, w_k, w_v, w_o = (_weight(p, params, name, x.shape[-1]) for name in p.roles)
     b_q, b_k, b_v, b_o = (params.get(name.replace("w_", "b_"), 0.0) for name in WEIGHTS)
     q = p.project(x, w_q) + b_q  # (..., n, d_model)
     k = p.project(q if p.chained else x, w_k) + b_k
@@ -163,3 +165,8 @@ def _multi_head(p: Parts, x: Array, params: dict[str, Any], n_heads: int, causal
     merged = p.merge(out)  # (..., n, d_model)
     final = p.finish(merged, p.project(merged, w_o) + b_o, x)
     return Result(*p.returned(final, p.shown(weights)))
+
+
+def _weight(p: Parts, params: dict[str, Any], name: str, width: int) -> Array:
+    w = np.asarray(params[name]) if name else np.eye(width)
+    return w.T if name in p.turned else w

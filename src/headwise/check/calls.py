@@ -104,6 +104,11 @@ def same(a: Array | None, b: Array | None, tolerance: float = 1e-9) -> bool:
     """
     if a is None or b is None:
         return a is b
-    return a.shape == b.shape and np.allclose(
-        a.astype(np.float64), b.astype(np.float64), rtol=tolerance, atol=tolerance, equal_nan=True
-    )
+    if a.shape != b.shape:
+        return False
+    a, b = a.astype(np.float64, copy=False), b.astype(np.float64, copy=False)
+    with np.errstate(all="ignore"):
+        if (np.abs(a - b) <= tolerance + tolerance * np.abs(b)).all() and np.isfinite(b).all():
+            return True
+    finite = np.isfinite(a).all() and np.isfinite(b).all()  # of these there is no more to say
+    return not finite and np.allclose(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)

@@ -1,6 +1,7 @@
 """What a solution is asked, a table: what is claimed, what it counts, and where to look when it does not hold.
 
-The calls and the judges stand in questions.py. A check for other languages and kernels is another row.
+The calls and the judges stand in questions.py, questions_heads.py and remarks.py. A check for other languages and
+kernels is another row.
 """
 
 from collections.abc import Callable, Sequence
@@ -8,8 +9,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from headwise.check import judging
+from headwise.check import judging, remarks
 from headwise.check import questions as ask
+from headwise.check import questions_heads as of_heads
 from headwise.check.answers import right
 from headwise.check.calls import Call, Result
 from headwise.check.judging import Evidence
@@ -138,7 +140,7 @@ CHECKS: tuple[Check, ...] = (
         2,
         "how (b, n, d_model) becomes (b, n_heads, n, d_head) and back, and what each weight multiplies",
         _HEADS,
-        ask.loop,
+        of_heads.loop,
         judging.all_equal,
     ),
     Check(
@@ -148,8 +150,8 @@ CHECKS: tuple[Check, ...] = (
         2,
         "whether a head's columns stay together when the width is split, and when heads are merged",
         _HEADS,
-        ask.blocks,
-        ask.judge_blocks,
+        of_heads.blocks,
+        of_heads.judge_blocks,
     ),
     Check(
         "softmax_values",
@@ -208,8 +210,8 @@ CHECKS: tuple[Check, ...] = (
         0,
         "buffers made with the dtype of an input",
         _SOFTMAX,
-        ask.softmax_whole,
-        ask.remark_whole,
+        remarks.softmax_whole,
+        remarks.remark_whole,
     ),
     Check(
         "softmax_of_nothing",
@@ -218,8 +220,8 @@ CHECKS: tuple[Check, ...] = (
         0,
         "-inf minus -inf is NaN",
         _SOFTMAX,
-        ask.nothing,
-        ask.remark_nothing,
+        remarks.nothing,
+        remarks.remark_nothing,
     ),
     Check(
         "values",
@@ -320,8 +322,8 @@ CHECKS: tuple[Check, ...] = (
         0,
         "all its scores are hidden",
         _ATTENTION,
-        ask.no_key,
-        ask.remark_no_key,
+        remarks.no_key,
+        remarks.remark_no_key,
     ),
     Check(
         "sentinel",
@@ -330,8 +332,8 @@ CHECKS: tuple[Check, ...] = (
         0,
         "what hides a score",
         _ATTENTION,
-        ask.sentinel,
-        ask.remark_sentinel,
+        remarks.sentinel,
+        remarks.remark_sentinel,
     ),
     Check(
         "integer_mask",
@@ -340,8 +342,8 @@ CHECKS: tuple[Check, ...] = (
         0,
         "how the mask selects",
         _ATTENTION,
-        ask.integers,
-        ask.remark_integers,
+        remarks.integers,
+        remarks.remark_integers,
     ),
     Check(
         "integers",
@@ -350,8 +352,8 @@ CHECKS: tuple[Check, ...] = (
         0,
         "buffers made with the dtype of an input",
         _ATTENTION,
-        ask.whole,
-        ask.remark_whole,
+        remarks.whole,
+        remarks.remark_whole,
     ),
     Check(
         "nan_behind_mask",
@@ -360,8 +362,8 @@ CHECKS: tuple[Check, ...] = (
         0,
         "0 * NaN is NaN",
         _ATTENTION,
-        ask.wild,
-        ask.remark_wild,
+        remarks.wild,
+        remarks.remark_wild,
     ),
     Check(
         "head_scale",
@@ -370,7 +372,7 @@ CHECKS: tuple[Check, ...] = (
         1,
         "whether sqrt(d_model) stands where sqrt(d_head) belongs",
         "scores_h = q_h k_h^T / sqrt(d_model / n_heads)",
-        ask.narrow,
+        of_heads.narrow,
         judging.all_equal,
     ),
     Check(
@@ -380,8 +382,8 @@ CHECKS: tuple[Check, ...] = (
         2,
         "whether the causal mask reaches every head",
         _HEADS + "; " + _TRIANGLE,
-        ask.truncated,
-        ask.judge_truncated,
+        of_heads.truncated,
+        of_heads.judge_truncated,
     ),
     Check(
         "heads_items_apart",
@@ -390,7 +392,7 @@ CHECKS: tuple[Check, ...] = (
         1,
         "whether reshapes keep the batch axis in front",
         "(b, n, d_model) -> (b, n_heads, n, d_head)",
-        ask.multi_head_alone,
+        of_heads.multi_head_alone,
         ask.judge_alone,
     ),
     Check(
@@ -400,7 +402,7 @@ CHECKS: tuple[Check, ...] = (
         1,
         "-=, +=, out= and functions that work in place",
         _HEADS,
-        ask.multi_head_twice,
+        of_heads.multi_head_twice,
         ask.judge_untouched,
     ),
     Check(
@@ -410,8 +412,8 @@ CHECKS: tuple[Check, ...] = (
         1,
         "what is kept from one call to the next, as a mask under a key that does not say all",
         _HEADS,
-        ask.in_turn,
-        ask.judge_in_turn,
+        of_heads.in_turn,
+        of_heads.judge_in_turn,
     ),
     Check(
         "heads_large",
@@ -420,7 +422,7 @@ CHECKS: tuple[Check, ...] = (
         1,
         "what is subtracted before exp, and along which axis",
         _SOFTMAX,
-        ask.large_heads,
+        of_heads.large_heads,
         ask.judge_large,
     ),
     Check(
@@ -430,7 +432,7 @@ CHECKS: tuple[Check, ...] = (
         2,
         "which attribute multiplies what, and from which side",
         _HEADS,
-        ask.layers,
+        of_heads.layers,
         judging.all_equal,
     ),
     Check(
@@ -440,8 +442,8 @@ CHECKS: tuple[Check, ...] = (
         1,
         "what is returned beside out: the weights of every head, as they multiply v",
         "weights_h = softmax(q_h k_h^T / sqrt(d_head))",
-        ask.layers,
-        ask.judge_layer_weights,
+        of_heads.layers,
+        of_heads.judge_layer_weights,
     ),
     Check(
         "layer_causal",
@@ -450,8 +452,8 @@ CHECKS: tuple[Check, ...] = (
         2,
         "whether the causal mask reaches every head",
         _HEADS + "; " + _TRIANGLE,
-        ask.causal_layers,
-        ask.judge_causal_layers,
+        of_heads.causal_layers,
+        of_heads.judge_causal_layers,
     ),
     Check(
         "layer_large",
@@ -460,7 +462,7 @@ CHECKS: tuple[Check, ...] = (
         1,
         "what is subtracted before exp, and along which axis",
         _SOFTMAX,
-        ask.large_layers,
+        of_heads.large_layers,
         ask.judge_large,
     ),
     Check(
@@ -470,7 +472,7 @@ CHECKS: tuple[Check, ...] = (
         1,
         "-=, +=, out= and functions that work in place",
         _HEADS,
-        ask.layer_twice,
+        of_heads.layer_twice,
         ask.judge_untouched,
     ),
     Check(
@@ -480,8 +482,8 @@ CHECKS: tuple[Check, ...] = (
         1,
         "what is kept in self from one call to the next: a mask, x, changed weights",
         _HEADS,
-        ask.layer_in_turn,
-        ask.judge_layer_in_turn,
+        of_heads.layer_in_turn,
+        of_heads.judge_layer_in_turn,
     ),
     Check(
         "layer_seed",
@@ -490,7 +492,7 @@ CHECKS: tuple[Check, ...] = (
         1,
         "where the weights are drawn from",
         "w = default_rng(seed).standard_normal((d_model, d_model)) / sqrt(d_model), for w_q, w_k, w_v, w_o in turn",
-        ask.seeded,
-        ask.judge_seeded,
+        of_heads.seeded,
+        of_heads.judge_seeded,
     ),
 )

@@ -1,25 +1,23 @@
 """Grade a solution: ask it what the checks ask, judge what comes back, and name the mistakes that explain it."""
 
 import time
-import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from headwise.check import judging
-from headwise.check.calls import FUNCTIONS, Call, Result, Run
-from headwise.check.checks import CHECKS, EXERCISES, Check, rights
+from headwise.check.asking import Ran, runs
+from headwise.check.calls import FUNCTIONS
+from headwise.check.checks import CHECKS, EXERCISES, Check
 from headwise.check.judging import Evidence, Wrong
-from headwise.check.mistakes import MISTAKES, Mistake, agrees, explains, pairs, proves
-from headwise.check.process import Limits, end_running
-from headwise.check.report import FAILED, PASSED, UNTAKEN, Named, Report, Verdict
+from headwise.check.naming import name_mistakes
+from headwise.check.process import Limits
+from headwise.check.report import FAILED, PASSED, UNTAKEN, Report, Verdict
 from headwise.check.targets import Subject, subject
 from headwise.core.shapes import Faults, given_as, integer, real
 from headwise.files import shown
 
-_PIECES = ("softmax", "attention", "causal_mask")  # of which heads and layers are made
 _LONGEST = 86_400  # seconds
 _PATIENCE = 6  # so many time limits for one solution: what hangs everywhere ends in a minute
 
@@ -100,9 +98,9 @@ def grade(
     if broken:
         verdicts = [_failed(check, broken) for check in chosen]
     else:
-        runs = _runs(solution, chosen, seed, _PATIENCE * time_limit, jobs, progress)
+        ran = runs(solution, chosen, seed, _PATIENCE * time_limit, jobs, progress)
         with np.errstate(all="ignore"):  # what a solution returned may be infinite, and is compared
-            verdicts = _verdicts(solution, chosen, runs)
+            verdicts = _verdicts(solution, chosen, ran)
     absent = [] if solution.broken else [name for name in asked or FUNCTIONS if _function(name) not in solution.found]
     sought = {name: solution.missing(_function(name)) if asked else "" for name in absent}
     return Report(
@@ -182,99 +180,14 @@ def _forbidden(solution: Subject) -> str:
     return f"imports {', '.join(solution.frameworks)}; NumPy alone is allowed" if solution.frameworks else ""
 
 
-# ------------------------------------------------------------------------------------------- asking
-def asked(check: Check, seed: int) -> list[Call]:
-    """The calls of a check: its own stream of the seed, whatever else is checked."""
-    return check.calls(np.random.default_rng([seed, zlib.crc32(check.name.encode())]))
-
-
-class _Ran:
-    """One check's calls, and what came of them."""
-
-    def __init__(self, check: Check, calls: list[Call], run: Run) -> None:
-        self.check, self.calls, self.run = check, calls, run
-        self.results = list(run.results)
-        self.rights = rights(calls, self.results) if self.whole else []
-
-    @property
-    def evidence(self) -> tuple[list[Call], list[Result], list[Result]]:
-        """The calls, what they gave, and what is right."""
-        return self.calls, self.results, self.rights
-
-    @property
-    def whole(self) -> bool:
-        """Whether every call came back with something to judge."""
-        return not self.run.broken and len(self.results) == len(self.calls)
-
-
-def _runs(
-    solution: Subject,
-    chosen: Sequence[Check],
-    seed: int,
-    patience: float,
-    jobs: int,
-    progress: Callable[[int, int], None] | None,
-) -> dict[str, _Ran]:
-    """The runs of all checks whose function is there, by name."""
-    there = [check for check in chosen if check.exercise in solution.found]
-    end = time.monotonic() + patience
-
-    def run(check: Check) -> _Ran:
-        calls = asked(check, seed)
-        late = time.monotonic() > end
-        return _Ran(
-            check, calls, Run([], "was not run: the time for this solution is used up") if late else solution.run(calls)
-        )
-
-    made = {}
-    for done, ran in enumerate(_in_turn(run, there, 1 if solution.here else jobs)):
-        made[ran.check.name] = ran
-        if progress is not None:
-            progress(done + 1, len(there))
-    return made
-
-
-def _in_turn(run: Callable[[Check], _Ran], checks: Sequence[Check], jobs: int) -> Iterator[_Ran]:
-    """What runs in processes of its own, several at a time; an object of this process in this thread."""
-    if jobs == 1:
-        yield from map(run, checks)
-        return
-    pool = ThreadPoolExecutor(jobs)
-    try:
-        yield from pool.map(run, checks)
-    except KeyboardInterrupt:  # it reaches this thread alone: the others would wait for their children
-        end_running()
-        raise
-    finally:
-        pool.shutdown(cancel_futures=True)
-
-
 # ------------------------------------------------------------------------------------------- judging
-def _verdicts(solution: Subject, chosen: Sequence[Check], runs: dict[str, _Ran]) -> list[Verdict]:
-    made = [_verdict(solution, check, runs.get(check.name)) for check in chosen]
-    failed = [verdict for verdict in made if verdict.status == FAILED and verdict.check in runs]
-    naming = _Naming(list(runs.values()), {verdict.check for verdict in made if verdict.status == PASSED})
-    found = {verdict.check: naming.named(runs[verdict.check]) for verdict in failed}
-    return [verdict._replace(mistakes=_named(verdict, made, found)) for verdict in made]
+def _verdicts(solution: Subject, chosen: Sequence[Check], ran: dict[str, Ran]) -> list[Verdict]:
+    made = [_verdict(solution, check, ran.get(check.name)) for check in chosen]
+    names = name_mistakes(list(ran.values()), made)
+    return [verdict._replace(mistakes=names.get(verdict.check, ())) for verdict in made]
 
 
-def _named(verdict: Verdict, made: Sequence[Verdict], found: Mapping[str, Sequence[Mistake]]) -> tuple[Named, ...]:
-    """The mistakes of one check; of twins those that other exercises speak for, or at least not against.
-
-    Heads are made of attention, which is made of softmax: what alone explains a failure there explains it here, and
-    what would have failed there is not it.
-    """
-    twins = found.get(verdict.check, ())
-    others = [other for other in made if other.exercise != verdict.exercise]
-    alone = {found[other.check][0].name for other in others if len(found.get(other.check, ())) == 1}
-    sound = {other.exercise for other in others if other.exercise in _PIECES} - {
-        other.exercise for other in others if other.status != PASSED and other.weight
-    }
-    kept = [m for m in twins if m.name in alone] or [m for m in twins if not sound & set(m.exercises)] or twins
-    return tuple(Named(m.name, m.explanation, m.fix) for m in kept)
-
-
-def _verdict(solution: Subject, check: Check, ran: _Ran | None) -> Verdict:
+def _verdict(solution: Subject, check: Check, ran: Ran | None) -> Verdict:
     if ran is None:
         return _failed(check, f"{check.exercise} is not defined: {solution.missing(check.exercise)}")
     verdict = _judged(check, ran)
@@ -283,7 +196,7 @@ def _verdict(solution: Subject, check: Check, ran: _Ran | None) -> Verdict:
     return verdict._replace(printed=ran.run.printed, seconds=ran.run.seconds)
 
 
-def _judged(check: Check, ran: _Ran) -> Verdict:
+def _judged(check: Check, ran: Ran) -> Verdict:
     if ran.run.broken or len(ran.results) < len(ran.calls):
         return _failed(check, f"the run {ran.run.broken or 'ended early'}")
     if untaken := [result.error for result in ran.results if result.untaken]:
@@ -311,48 +224,3 @@ def _failed(check: Check, what: str) -> Verdict:
         return _plain(check, UNTAKEN, (what,))
     hints = (what, check.look, check.formula)
     return Verdict(check.name, check.exercise, check.claim, check.weight, FAILED, hints)
-
-
-# ------------------------------------------------------------------------------------------- naming
-class _Naming:
-    """Which mistakes explain a failure.
-
-    One that gives what the solution gave in this check; of these, if there are any, the ones that nothing which the
-    function gave in other checks speaks against. Where no single one does, two at once; where no two do, one that at
-    least the checks that passed do not speak against.
-    """
-
-    def __init__(self, runs: Sequence[_Ran], passed: set[str]) -> None:
-        self._passed = passed
-        self._runs = [ran for ran in runs if ran.whole and not any(result.untaken for result in ran.results)]
-        self._steady: dict[str, list[Mistake]] = {}  # by exercise: what already explains it is asked first
-        self._tried: set[str] = set()  # exercises in which pairs have been tried
-
-    def named(self, ran: _Ran) -> tuple[Mistake, ...]:
-        """The mistakes that explain one failed check."""
-        if ran not in self._runs:
-            return ()
-        exercise = ran.check.exercise
-        known = self._explaining(self._steady.get(exercise, ()), ran)
-        found = known or self._explaining([m for m in MISTAKES if exercise in m.exercises], ran)
-        steady = known or self._unopposed(found, exercise)
-        if not steady and exercise not in self._tried:
-            self._tried.add(exercise)
-            steady = self._unopposed(self._explaining(pairs(exercise), ran), exercise)
-        self._steady.setdefault(exercise, []).extend(m for m in steady if not known)
-        halves = {name for m in steady for name in m.name.split(" + ")}
-        simple = self._explaining([m for m in MISTAKES if m.name in halves], ran)  # of two, the one that shows here
-        sure = simple or steady or self._unopposed([m for m in found if not m.everywhere], exercise, self._passed)
-        by_value = [m for m in sure if m.detect is None]  # says more than, say, that results are rounded
-        shown = [m for m in sure if not m.everywhere] or sure[:1]
-        return tuple(by_value or shown)
-
-    def _explaining(self, mistakes: Sequence[Mistake], ran: _Ran) -> list[Mistake]:
-        return [m for m in mistakes if explains(m, *ran.evidence)]
-
-    def _unopposed(self, mistakes: Sequence[Mistake], exercise: str, only: set[str] | None = None) -> list[Mistake]:
-        """Those that agree with all that the function gave, or gave in some checks, and that some of it proves."""
-        runs = [ran for ran in self._runs if ran.check.exercise == exercise and ran.check.weight]
-        heard = [ran for ran in runs if only is None or ran.check.name in only]
-        left = [m for m in mistakes if all(agrees(m, *ran.evidence) for ran in heard)]
-        return [m for m in left if any(proves(m, *ran.evidence) for ran in runs)]

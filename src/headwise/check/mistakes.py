@@ -3,15 +3,15 @@
 Knows what each step is replaced by; not how a solution is run, nor which checks it fails.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
-from itertools import combinations
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from headwise.check.answers import Parts, Sizes, attend, composed, drawn, hide, right
-from headwise.check.calls import Call, Result, same
+from headwise.check import missteps as bad
+from headwise.check.answers import Parts, attend, composed, drawn, hide, right
+from headwise.check.calls import Call, Result
 from headwise.core.shapes import Array
 
 
@@ -32,8 +32,9 @@ class Mistake(NamedTuple):
         For what no values show: ``detect(call, result, right)``, whether a call shows this mistake.
     variants : tuple of dict
         Other steps by which the same mistake is made.
-    everywhere : bool
-        Whether it shows in all that is wrong, or is not what was done: rounding. Of several the first is meant.
+    trace : callable or None
+        For what shows in all that is computed, as rounding does: ``trace(call, result, right)``, whether it shows in a
+        call, right or wrong; None where it could not. Of several such mistakes the first is meant.
     """
 
     name: str
@@ -43,180 +44,15 @@ class Mistake(NamedTuple):
     parts: dict[str, Any]
     detect: Callable[[Call, Result, Result], bool] | None = None
     variants: tuple[dict[str, Any], ...] = ()
-    everywhere: bool = False
+    trace: Callable[[Call, Result, Result], bool | None] | None = None
 
 
-# ------------------------------------------------------------------------------------------- wrong steps
-def _plain_softmax(x: Array, axis: Any) -> Array:
-    """As often written: a row of -inf is NaN."""
-    e = np.exp(x - x.max(axis=axis, keepdims=True))
-    return np.asarray(e / e.sum(axis=axis, keepdims=True))
-
-
-def _no_max(x: Array, axis: Any) -> Array:
-    e = np.exp(x)
-    return np.asarray(e / e.sum(axis=axis, keepdims=True))
-
-
-def _with_epsilon(eps: float) -> Callable[[Array, Any], Array]:
-    def softmax(x: Array, axis: Any) -> Array:
-        e = np.exp(x - x.max(axis=axis, keepdims=True))
-        return np.asarray(e / (e.sum(axis=axis, keepdims=True) + eps))
-
-    return softmax
-
-
-def _one_max(x: Array, axis: Any) -> Array:
-    e = np.exp(x - x.max())
-    return np.asarray(e / e.sum(axis=axis, keepdims=True))
-
-
-def _sum_of_last(x: Array, axis: Any) -> Array:
-    e = np.exp(x - x.max(axis=axis, keepdims=True))
-    return np.asarray(e / e.sum(axis=axis))
-
-
-def _sum_of_all(x: Array, axis: Any) -> Array:
-    e = np.exp(x - x.max(axis=axis, keepdims=True))
-    return np.asarray(e / e.sum())
-
-
-def _not_normalised(x: Array, axis: Any) -> Array:
-    return np.asarray(np.exp(x - x.max(axis=axis, keepdims=True)))
-
-
-def _folded(p: Parts, q: Array, k: Array, v: Array, mask: Array | None, d_model: int) -> tuple[Array, Array]:
-    """All items as one long sequence."""
-    lead, (n_q, n_k) = q.shape[0] if q.ndim > 2 else 1, (q.shape[-2], k.shape[-2])
-    if lead == 1:
-        return attend(p, q, k, v, mask, d_model)
-    q, k, v = (_items_in_a_row(x) for x in (q, k, v))
-    if mask is not None:
-        mask = np.tile(np.broadcast_to(mask, (*mask.shape[:-2], n_q, n_k)) if mask.ndim < 3 else mask[0], (lead, lead))
-    out, weights = attend(p, q, k, v, mask, d_model)
-    return np.moveaxis(out.reshape(*out.shape[:-2], lead, n_q, -1), -3, 0), weights
-
-
-def _items_in_a_row(x: Array) -> Array:
-    moved = np.moveaxis(x, 0, -3)  # (..., B, n, d)
-    return moved.reshape(*moved.shape[:-3], -1, x.shape[-1])
-
-
-def _with_scores(p: Parts, q: Array, k: Array, v: Array, mask: Array | None, d_model: int) -> tuple[Array, Array]:
-    out, _ = attend(p, q, k, v, mask, d_model)
-    q, k, v = p.inputs(q, k, v)
-    return out, hide(p, p.scores(q, k) * p.scale(Sizes(q.shape[-1], v.shape[-1], k.shape[-2], d_model)), mask)
-
-
-def _zero_hidden(p: Parts, scores: Array, mask: Array | None) -> Array:
-    left = scores if mask is None else scores * mask
-    return p.softmax(left if mask is None else np.where(left == 0, p.hidden, left), -1)
-
-
-def _fixed(d: int) -> Callable[[Sizes], float]:
-    return lambda n: d**-0.5
-
-
-def _turned(mask: Array) -> Array:
-    return np.swapaxes(mask, -1, -2) if mask.ndim > 1 else mask[:, None]
-
-
-def _mean_of_heads(heads: Array) -> Array:
-    return np.concatenate([heads.mean(axis=-3)] * heads.shape[-3], axis=-1)
-
-
-def _straight(x: Array, n_heads: int) -> Array:
-    return x.reshape(*x.shape[:-2], n_heads, x.shape[-2], -1)
-
-
-def _straight_back(heads: Array) -> Array:
-    *lead, n_heads, n, d_head = heads.shape
-    return heads.reshape(*lead, n, n_heads * d_head)
-
-
-def _tokens_first(x: Array, n_heads: int) -> Array:
-    return x.reshape(*x.shape[:-1], n_heads, -1)
-
-
-def _side_by_side(heads: Array) -> Array:
-    return heads.reshape(*heads.shape[:-2], -1)
-
-
-def _every_nth(x: Array, n_heads: int) -> Array:
-    return np.moveaxis(x.reshape(*x.shape[:-1], -1, n_heads), -1, -3)
-
-
-def _woven(heads: Array) -> Array:
-    moved = np.moveaxis(heads, -3, -1)
-    return moved.reshape(*moved.shape[:-2], -1)
-
-
-def _triangle(k: int) -> Callable[[int], Array]:
-    return lambda n: np.tril(np.ones((n, n), bool), k)
-
-
-def _additive(n: int) -> Array:
-    return np.where(np.tril(np.ones((n, n), bool)), 0.0, -np.inf)
-
-
-def _over(axis: Any) -> Callable[[Parts, Array, Array | None], Array]:
-    return lambda p, scores, mask: p.softmax(hide(p, scores, mask), axis)
-
-
-def _all_axes(p: Parts, scores: Array, mask: Array | None) -> Array:
-    return p.softmax(hide(p, scores, mask), tuple(range(scores.ndim)))
-
-
-def _sum_of_matrix(p: Parts, scores: Array, mask: Array | None) -> Array:
-    scores = hide(p, scores, mask)
-    e = np.exp(scores - scores.max(axis=-1, keepdims=True))
-    return np.asarray(e / e.sum(axis=(-2, -1), keepdims=True))
-
-
-def _times(weights: Array, mask: Array | None) -> Array:
-    return weights if mask is None else weights * mask
-
-
-def _if_masked(scores: Array, mask: Array | None, change: Callable[[Array, Array], Array]) -> Array:
-    return scores if mask is None else change(scores, mask)
-
-
-# --------------------------------------------------------------------------------------- what no values show
-def _wrote_to_input(call: Call, result: Result, expected: Result) -> bool:
-    return bool(set(result.changed) - {"mask"})
-
-
-def _wrote_to_mask(call: Call, result: Result, expected: Result) -> bool:
-    return "mask" in result.changed
-
-
-def _rounded(most: float) -> Callable[[Call, Result, Result], bool]:
-    """Whether a result is off by no more than a precision rounds."""
-
-    def close(got: Array | None, wanted: Array | None) -> bool:
-        if got is None or wanted is None or got.shape != wanted.shape or got.dtype.kind != "f":
-            return False
-        size = np.abs(wanted).max(initial=0, where=np.isfinite(wanted))
-        return np.allclose(got.astype(np.float64), wanted, rtol=0, atol=most * size)
-
-    def detect(call: Call, result: Result, expected: Result) -> bool:
-        if any(np.ndim(value) and np.abs(value).max(initial=0) > 1e3 for value in call.args.values()):
-            return True  # rounded, large numbers move much: no evidence
-        shown = result.weights is None or expected.weights is None or close(result.weights, expected.weights)
-        return shown and close(result.out, expected.out)
-
-    return detect
-
-
-def _one_seed(call: Call, result: Result, expected: Result) -> bool:
-    first, *others = result.params.values() or [np.zeros(0)]
-    return bool(others) and any(same(first, other) for other in others)
-
-
-# ------------------------------------------------------------------------------------------- the table
 _S, _A, _C, _H = ("softmax",), ("attention", "multi_head", "layer"), ("causal_mask",), ("multi_head", "layer")
 _EVERY = ("softmax", *_A)
 _CAUSAL = (*_C, *_H)
+
+
+_TOO_WEAK = (-1.0, -2.0, -3.0, -5.0, -15.0, -20.0, -25.0, -30.0, -50.0, -99.0, -100.0, -999.0, -1e3, -1e4)
 
 
 def _weigh(change: Callable[[Parts, Array, Array | None], Array]) -> dict[str, Any]:
@@ -229,36 +65,36 @@ MISTAKES: tuple[Mistake, ...] = (
         _EVERY,
         "the exponentials overflow: exp(710) is infinite in float64, and inf / inf is NaN",
         "subtract the maximum of each row before exp: exp(x - x.max(axis, keepdims=True))",
-        {"softmax": _no_max},
+        {"softmax": bad.no_max},
     ),
     Mistake(
         "max over the whole array",
         _EVERY,
         "one maximum is subtracted from all rows: in a row far below it every exponential is 0, and 0 / 0 is NaN",
         "take the maximum along the axis of the softmax: x.max(axis=axis, keepdims=True)",
-        {"softmax": _one_max},
+        {"softmax": bad.one_max},
     ),
     Mistake(
         "softmax not normalised",
         _EVERY,
         "the exponentials are not divided by their sum",
         "divide by e.sum(axis=axis, keepdims=True)",
-        {"softmax": _not_normalised},
+        {"softmax": bad.not_normalised},
     ),
     Mistake(
         "epsilon in the denominator",
         _EVERY,
         "a small number was added to the sum, so that rows sum to less than 1",
         "leave it out: after the maximum was subtracted the sum is at least 1",
-        {"softmax": _with_epsilon(1e-6)},
-        variants=tuple({"softmax": _with_epsilon(eps)} for eps in (1e-4, 1e-5, 1e-7, 1e-8)),
+        {"softmax": bad.with_epsilon(1e-6)},
+        variants=tuple({"softmax": bad.with_epsilon(eps)} for eps in (1e-4, 1e-5, 1e-7, 1e-8)),
     ),
     Mistake(
         "sum without keepdims",
         _EVERY,
         "the sums have lost their axis, so that they line up with other entries than those they were made of",
         "keep the axis: e.sum(axis=axis, keepdims=True)",
-        {"softmax": _sum_of_last},
+        {"softmax": bad.sum_of_last},
     ),
     Mistake(
         "axis ignored",
@@ -268,55 +104,81 @@ MISTAKES: tuple[Mistake, ...] = (
         {"softmax": lambda x, axis: Parts().softmax(x, -1)},
     ),
     Mistake(
+        "axis 0 by default",
+        _S,
+        "without axis= the softmax runs along the first axis, not the last",
+        "def softmax(x, axis=-1)",
+        {"axis": 0},
+    ),
+    Mistake(
+        "clipped instead of shifted",
+        _EVERY,
+        "scores were cut off at a limit, so that large ones become equal, where the maximum should be subtracted",
+        "subtract the maximum of each row before exp: exp(x - x.max(axis, keepdims=True)); it changes nothing else",
+        {"softmax": bad.clipped(700)},
+        variants=(
+            *({"softmax": bad.clipped(most)} for most in (10, 20, 30, 50, 80, 88, 100, 500, 709)),
+            *({"weigh": how(most)} for how in (bad.clipped_scores, bad.clipped_below) for most in (5, 10, 20, 50, 100)),
+        ),
+    ),
+    Mistake(
+        "NaN turned into 0",
+        _EVERY,
+        "the exponentials overflow, inf / inf is NaN, and that was turned into 0: those weights are lost",
+        "subtract the maximum of each row before exp, then nothing overflows",
+        {"softmax": bad.nan_as_0(bad.no_max)},
+        variants=({"softmax": bad.nan_as_0(bad.one_max)},),
+    ),
+    Mistake(
         "softmax over all",
         _EVERY,
         "all entries of the array together sum to 1, instead of each row",
         "give max and sum the axis of the softmax: axis=axis, keepdims=True",
         {"softmax": lambda x, axis: Parts().softmax(x, tuple(range(x.ndim)))},
-        variants=({"softmax": _sum_of_all},),
+        variants=({"softmax": bad.sum_of_all},),
     ),
     Mistake(
         "softmax over each matrix",
         _A,
         "the weights of all queries of an item together sum to 1, instead of each query's",
         "run the softmax along the keys alone: axis=-1",
-        _weigh(_over((-2, -1))),
-        variants=(_weigh(_sum_of_matrix),),
+        _weigh(bad.over((-2, -1))),
+        variants=(_weigh(bad.sum_of_matrix),),
     ),
     Mistake(
         "softmax over queries",
         _A,
         "each column sums to 1 instead of each row: the queries compete for a key",
         "run the softmax along the keys, the last axis of the scores: axis=-1",
-        _weigh(_over(-2)),
+        _weigh(bad.over(-2)),
     ),
     Mistake(
         "softmax over heads",
         _A,
         "the softmax runs along the axis of the heads (or the batch), so that the heads compete",
         "run the softmax along the keys, the last axis of the scores: axis=-1",
-        _weigh(_over(-3)),
+        _weigh(bad.over(-3)),
     ),
     Mistake(
         "mask after softmax",
         _A,
         "weights were set to 0 after the softmax: what is left of a row does not sum to 1",
         "set the masked scores to -inf before the softmax",
-        _weigh(lambda p, s, mask: _times(p.softmax(s, -1), mask)),
+        _weigh(lambda p, s, mask: bad.times(p.softmax(s, -1), mask)),
     ),
     Mistake(
         "mask times score",
         _A,
         "scores were multiplied by the mask: a masked score is 0, and exp(0) = 1 is no small weight",
         "select instead: np.where(mask, scores, -np.inf)",
-        _weigh(lambda p, s, mask: p.softmax(_if_masked(s, mask, np.multiply), -1)),
+        _weigh(lambda p, s, mask: p.softmax(bad.if_masked(s, mask, np.multiply), -1)),
     ),
     Mistake(
         "mask added as 0/1",
         _A,
         "the mask was added to the scores as 0 and 1: it only prefers some keys a little",
         "select instead: np.where(mask, scores, -np.inf)",
-        _weigh(lambda p, s, mask: p.softmax(_if_masked(s, mask, np.add), -1)),
+        _weigh(lambda p, s, mask: p.softmax(bad.if_masked(s, mask, np.add), -1)),
     ),
     Mistake(
         "polarity of the mask",
@@ -346,28 +208,28 @@ MISTAKES: tuple[Mistake, ...] = (
         "masked scores were set to a number such as -10: exp of it is small, not 0",
         "use -np.inf, or a number that no score comes near, such as -1e9",
         {"hidden": -10.0},
-        variants=tuple({"hidden": fill} for fill in (-2.0, -3.0, -5.0, -20.0, -30.0, -50.0, -100.0)),
+        variants=tuple({"hidden": fill} for fill in _TOO_WEAK),
     ),
     Mistake(
         "score of 0 taken for masked",
         _A,
         "a score that is exactly 0 was taken for a masked one",
         "select by the mask itself: np.where(mask, scores, -np.inf)",
-        _weigh(_zero_hidden),
+        _weigh(bad.zero_hidden),
     ),
     Mistake(
         "0 times infinity",
         _A,
         "-inf was multiplied by a mask of 0 and 1: 0 * inf is NaN, also where a score should stay",
         "select instead: np.where(mask, scores, -np.inf)",
-        _weigh(lambda p, s, mask: p.softmax(_if_masked(s, mask, lambda s, m: s + (1 - m) * -np.inf), -1)),
+        _weigh(lambda p, s, mask: p.softmax(bad.if_masked(s, mask, lambda s, m: s + (1 - m) * -np.inf), -1)),
     ),
     Mistake(
         "mask transposed",
         _A,
         "the mask was laid on the scores with queries and keys swapped",
         "mask[..., i, j] belongs to query i and key j: lay it on q @ k^T",
-        _weigh(lambda p, s, mask: p.softmax(hide(p, s, None if mask is None else _turned(mask)), -1)),
+        _weigh(lambda p, s, mask: p.softmax(hide(p, s, None if mask is None else bad.turned(mask)), -1)),
     ),
     Mistake(
         "softmax twice",
@@ -388,14 +250,14 @@ MISTAKES: tuple[Mistake, ...] = (
         _A,
         "the scores were divided by d_k, not by its square root",
         "divide by np.sqrt(d_k)",
-        {"scale": lambda n: 1 / n.d_k},
+        {"scale": lambda n: 1 / n.q[-1]},
     ),
     Mistake(
         "scale sqrt(d) multiplied",
         _A,
         "the scores were multiplied by sqrt(d_k) instead of divided",
         "divide by np.sqrt(d_k)",
-        {"scale": lambda n: n.d_k**0.5},
+        {"scale": lambda n: n.q[-1] ** 0.5},
     ),
     Mistake(
         "scale of d_model",
@@ -407,16 +269,36 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake(
         "scale of the length",
         _A,
-        "the scores were divided by the root of the number of keys instead of the width",
+        "the scores were divided by the root of the number of keys, or of queries, instead of the width",
         "divide by np.sqrt(q.shape[-1])",
-        {"scale": lambda n: n.n_k**-0.5},
+        {"scale": lambda n: n.k[-2] ** -0.5},
+        variants=({"scale": lambda n: n.q[-2] ** -0.5},),
+    ),
+    Mistake(
+        "scale of an axis from the front",
+        _A,
+        "the scores were divided by the root of q.shape[0] or q.shape[1]: which axis that is depends on the batch axes",
+        "count from the end: divide by np.sqrt(q.shape[-1])",
+        {"scale": lambda n: n.q[1] ** -0.5},
+        variants=(
+            {"scale": lambda n: n.q[0] ** -0.5},
+            {"scale": lambda n: n.k[0] ** -0.5},
+            {"scale": lambda n: n.k[1] ** -0.5},
+        ),
+    ),
+    Mistake(
+        "scale of the number of heads",
+        _H,
+        "the scores were divided by the root of the number of heads instead of the width of one",
+        "divide by np.sqrt(d_head), with d_head = d_model // n_heads",
+        {"scale": lambda n: (n.d_model // n.q[-1]) ** -0.5},
     ),
     Mistake(
         "scale of the width of v",
         ("attention",),
         "the scores were divided by the root of the width of the values, instead of that of queries and keys",
         "divide by np.sqrt(q.shape[-1])",
-        {"scale": lambda n: n.d_v**-0.5},
+        {"scale": lambda n: n.v[-1] ** -0.5},
     ),
     Mistake(
         "scale of a fixed width",
@@ -424,7 +306,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "the scores were divided by a constant such as 8, the root of 64, whatever the width",
         "divide by np.sqrt(q.shape[-1])",
         {"scale": lambda n: 1 / 8},
-        variants=tuple({"scale": _fixed(d)} for d in (2, 4, 8, 16, 32, 128, 256, 512)),
+        variants=tuple({"scale": bad.fixed(d)} for d in (2, 4, 8, 16, 32, 128, 256, 512)),
     ),
     Mistake(
         "scaled after softmax",
@@ -433,7 +315,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "divide the scores, before the softmax",
         {
             "scale": lambda n: 1.0,
-            "attend": lambda p, q, k, v, mask, d_model: _shrunk(*attend(p, q, k, v, mask, d_model), q),
+            "attend": lambda p, q, k, v, mask, d_model: bad.shrunk(*attend(p, q, k, v, mask, d_model), q),
         },
     ),
     Mistake(
@@ -490,28 +372,28 @@ MISTAKES: tuple[Mistake, ...] = (
         ("attention", "layer"),
         "beside out the scores were returned, before the softmax",
         "return what multiplies v: softmax(scores)",
-        {"attend": _with_scores},
+        {"attend": bad.with_scores},
     ),
     Mistake(
         "batch leak",
         _A,
         "the items of the batch were laid end to end: queries of one attend to keys of another",
         "keep the batch axis in front: matmul takes each item by itself",
-        {"attend": _folded},
+        {"attend": bad.folded},
     ),
     Mistake(
         "causal off by one (strict)",
         _CAUSAL,
         "a token may not attend to itself: the diagonal is hidden, and the first row has no key",
         "allow j <= i: np.tril(np.ones((n, n), bool))",
-        {"triangle": _triangle(-1)},
+        {"triangle": bad.triangle(-1)},
     ),
     Mistake(
         "causal off by one (one ahead)",
         _CAUSAL,
         "each token also attends to the one after it",
         "allow j <= i: np.tril(np.ones((n, n), bool))",
-        {"triangle": _triangle(1)},
+        {"triangle": bad.triangle(1)},
     ),
     Mistake(
         "causal transposed",
@@ -532,7 +414,7 @@ MISTAKES: tuple[Mistake, ...] = (
         _CAUSAL,
         "the mask holds 0 and -inf, to be added to scores, instead of True and False",
         "return the booleans: np.tril(np.ones((n, n), bool))",
-        {"triangle": _additive},
+        {"triangle": bad.additive},
     ),
     Mistake(
         "length taken from the batch",
@@ -553,43 +435,43 @@ MISTAKES: tuple[Mistake, ...] = (
         _H,
         "(b, n, d_model) was reshaped straight to (b, n_heads, n, d_head): this cuts tokens apart and mixes them",
         "first (b, n, n_heads, d_head), then swap the two axes in the middle",
-        {"split": _straight},
+        {"split": bad.straight},
     ),
     Mistake(
         "reshaped straight, both ways",
         _H,
         "(b, n, d_model) was reshaped straight to (b, n_heads, n, d_head), and straight back: tokens are mixed",
         "first (b, n, n_heads, d_head), then swap the two axes in the middle; back the other way round",
-        {"split": _straight, "merge": _straight_back},
+        {"split": bad.straight, "merge": bad.straight_back},
     ),
     Mistake(
         "no transpose before attention",
         _H,
         "attention ran on (b, n, n_heads, d_head): the heads of a token attended to each other, tokens never met",
         "swap to (b, n_heads, n, d_head) before attention, so that tokens are the last axis but one",
-        {"split": _tokens_first, "merge": _side_by_side},
+        {"split": bad.tokens_first, "merge": bad.side_by_side},
     ),
     Mistake(
         "heads merged without transposing back",
         _H,
         "(b, n_heads, n, d_head) was reshaped to (b, n, d_model) without swapping the axes first: tokens are mixed",
         "swap back to (b, n, n_heads, d_head), then reshape",
-        {"merge": _straight_back},
+        {"merge": bad.straight_back},
     ),
     Mistake(
         "heads interleaved",
         _H,
         "the width was split as (d_head, n_heads): a head got every n_heads-th column instead of a block of them",
         "reshape to (b, n, n_heads, d_head)",
-        {"split": _every_nth, "merge": _woven},
-        variants=({"split": _every_nth}, {"merge": _woven}),
+        {"split": bad.every_nth, "merge": bad.woven},
+        variants=({"split": bad.every_nth}, {"merge": bad.woven}),
     ),
     Mistake(
         "heads averaged",
         _H,
         "the outputs of the heads were averaged instead of laid side by side",
         "concatenate the heads along the width, then multiply by w_o",
-        {"merge": _mean_of_heads},
+        {"merge": bad.mean_of_heads},
     ),
     Mistake(
         "one head for all",
@@ -611,6 +493,14 @@ MISTAKES: tuple[Mistake, ...] = (
         "the weights were used as x @ w.T: that is right for weights that lie as (d_out, d_in), as PyTorch's do",
         "x @ w, with w (d_in, d_out)",
         {"project": lambda x, w: x @ w.T},
+    ),
+    Mistake(
+        "one weight transposed",
+        _H,
+        "one of the four weights was used transposed: x @ w.T",
+        "x @ w for each of the four, with w (d_in, d_out)",
+        {"turned": ("w_o",)},
+        variants=({"turned": ("w_q",)}, {"turned": ("w_k",)}, {"turned": ("w_v",)}),
     ),
     Mistake(
         "forgotten w_o",
@@ -669,13 +559,22 @@ MISTAKES: tuple[Mistake, ...] = (
         {"finish": lambda merged, out, x: out + x},
     ),
     Mistake(
+        "rounded to decimals",
+        _EVERY,
+        "results were rounded to a few decimals",
+        "return them as they are, and round where you print them",
+        {},
+        bad.to_decimals,
+        trace=bad.trace_of_decimals,
+    ),
+    Mistake(
         "float32 inside",
         _EVERY,
         "float64 inputs were computed in float32: the result is right to 7 digits only",
         "keep the dtype of the inputs: no astype(np.float32), no float32 constants or buffers",
         {},
-        _rounded(1e-5),
-        everywhere=True,
+        bad.rounded(np.float32),
+        trace=bad.trace_of(np.float32),
     ),
     Mistake(
         "float16 inside",
@@ -683,8 +582,8 @@ MISTAKES: tuple[Mistake, ...] = (
         "float64 inputs were computed in float16: the result is right to 3 digits only",
         "keep the dtype of the inputs: no astype(np.float16)",
         {},
-        _rounded(5e-3),
-        everywhere=True,
+        bad.rounded(np.float16),
+        trace=bad.trace_of(np.float16),
     ),
     Mistake(
         "truth value of the mask",
@@ -700,7 +599,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "each weight was drawn from a new generator with the same seed: w_q, w_k, w_v and w_o are the same numbers",
         "make one generator, and draw all four weights from it",
         {},
-        _one_seed,
+        bad.one_seed,
     ),
     Mistake(
         "input mutated",
@@ -708,7 +607,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "an array of the caller was written to: += and out= change it in place",
         "work on a new array: x = x - x.max(...), not x -= x.max(...)",
         {},
-        _wrote_to_input,
+        bad.wrote_to_input,
     ),
     Mistake(
         "shared mask modified",
@@ -716,24 +615,9 @@ MISTAKES: tuple[Mistake, ...] = (
         "the mask of the caller was written to: the next call gets another mask",
         "work on a new array: mask = mask & ..., not mask &= ...",
         {},
-        _wrote_to_mask,
+        bad.wrote_to_mask,
     ),
 )
-
-
-def _shrunk(out: Array, weights: Array, q: Array) -> tuple[Array, Array]:
-    factor = q.shape[-1] ** -0.5
-    return out * factor, weights * factor
-
-
-# ------------------------------------------------------------------------------------------- naming
-_ACCENTS: tuple[dict[str, Any], ...] = (
-    {},
-    {"hidden": -1e9},
-    {"hidden": -1e9, "added": True},
-    {"softmax": _plain_softmax},
-)
-"""How a right solution may hide a score: they differ where a query sees no key."""
 
 
 def answer(mistake: Mistake | None, call: Call, params: dict[str, Array] | None = None) -> Result:
@@ -759,88 +643,3 @@ def answer(mistake: Mistake | None, call: Call, params: dict[str, Array] | None 
         return right(call, params or {})
     given = composed(replace(Parts(), **mistake.parts), call, params or {})
     return given._replace(weights=None) if call.function == "multi_head" else given
-
-
-def explains(mistake: Mistake, calls: Sequence[Call], results: Sequence[Result], rights: Sequence[Result]) -> bool:
-    """Whether a mistake gives just what a solution gave, and the right answer does not."""
-    if mistake.detect is not None:
-        wrong, shown = _detected(mistake.detect, calls, results, rights)
-        return all(s for s, w in zip(shown, wrong, strict=True) if w) if any(wrong) else any(shown)
-    return any(_gives(p, calls, results) and not _gives(p, calls, rights, alike) for p in _accents(mistake))
-
-
-def agrees(mistake: Mistake, calls: Sequence[Call], results: Sequence[Result], rights: Sequence[Result]) -> bool:
-    """Whether nothing of what a solution gave speaks against a mistake."""
-    if mistake.detect is not None:
-        wrong, shown = _detected(mistake.detect, calls, results, rights)
-        return all(s for s, w in zip(shown, wrong, strict=True) if w)
-    return any(_gives(p, calls, results) for p in _accents(mistake))
-
-
-def proves(mistake: Mistake, calls: Sequence[Call], results: Sequence[Result], rights: Sequence[Result]) -> bool:
-    """Whether a wrong number, or the very words of an error, came out as a mistake gives it.
-
-    Of two mistakes at once a number is asked for: NaN, and an error, may have come about in many ways.
-    """
-    if mistake.detect is not None:
-        return True
-    is_pair = " + " in mistake.name
-    for p in _accents(mistake):
-        for call, got, wanted in zip(calls, results, rights, strict=True):
-            wrong = composed(p, call, got.params)
-            enough = not is_pair or (got.out is not None and np.isfinite(got.out).all())
-            if enough and alike(wrong, got) and not alike(wrong, wanted) and not _is_an_accent(call, got):
-                return True
-    return False
-
-
-def _is_an_accent(call: Call, got: Result) -> bool:
-    """Whether a right solution may give this too, as where a query sees no key."""
-    return any(alike(composed(replace(Parts(), **accent), call, got.params), got) for accent in _ACCENTS)
-
-
-def _detected(detect: Any, calls: Sequence[Call], results: Sequence[Result], rights: Sequence[Result]) -> Any:
-    """For each call whether its result is wrong, and whether it shows the mistake."""
-    wrong = [not alike(got, wanted) or bool(got.changed) for got, wanted in zip(results, rights, strict=True)]
-    return wrong, list(map(detect, calls, results, rights))
-
-
-def _accents(mistake: Mistake) -> list[Parts]:
-    made = [{**accent, **parts} for parts in (mistake.parts, *mistake.variants) for accent in _ACCENTS]
-    return [replace(Parts(), **steps) for steps in made]
-
-
-def alike(a: Result, b: Result) -> bool:
-    """Whether two results are the same: one error, or values within 1e-9; weights where both have them."""
-    if a.error or b.error:
-        return _said(a) == _said(b)
-    return same(a.out, b.out) and (a.weights is None or b.weights is None or same(a.weights, b.weights))
-
-
-def fits(a: Result, b: Result) -> bool:
-    """As alike; of errors the type alone, since the same mistake is refused in other words elsewhere."""
-    return _said(a).partition(":")[0] == _said(b).partition(":")[0] if a.error or b.error else alike(a, b)
-
-
-def _gives(
-    p: Parts, calls: Sequence[Call], results: Sequence[Result], equal: Callable[[Result, Result], bool] = fits
-) -> bool:
-    return all(equal(composed(p, call, got.params), got) for call, got in zip(calls, results, strict=True))
-
-
-def _said(result: Result) -> str:
-    """An error on one line, without the place where it was raised."""
-    return " ".join(result.error.partition(" (line ")[0].split())
-
-
-def pairs(exercise: str) -> list[Mistake]:
-    """Two mistakes of an exercise made at once, in steps that do not exclude each other."""
-    single = [mistake for mistake in MISTAKES if mistake.detect is None and exercise in mistake.exercises]
-    return [_both(a, b) for a, b in combinations(single, 2) if not set(a.parts) & set(b.parts)]
-
-
-def _both(a: Mistake, b: Mistake) -> Mistake:
-    explanation, fix = f"{a.explanation}; and {b.explanation}", f"{a.fix}; and {b.fix}"
-    variants = tuple({**one, **two} for one in (a.parts, *a.variants) for two in (b.parts, *b.variants))
-    exercises = tuple(name for name in a.exercises if name in b.exercises)
-    return Mistake(f"{a.name} + {b.name}", exercises, explanation, fix, variants[0], variants=variants[1:])

@@ -1,0 +1,261 @@
+"""Which known mistakes explain what a solution gave: those that give the same on the same inputs.
+
+Knows the table of mistakes and how results are compared; neither how a solution is run nor what a failure says.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headwise.check.answers import Parts, composed
+from headwise.check.asking import Ran
+from headwise.check.calls import Call, Result, same
+from headwise.check.judging import Evidence, Wrong
+from headwise.check.missteps import plain_softmax
+from headwise.check.mistakes import MISTAKES, Mistake
+from headwise.check.report import FAILED, PASSED, Named, Verdict
+
+_PIECES = ("softmax", "attention", "causal_mask")  # of which heads and layers are made
+
+_ACCENTS: tuple[dict[str, Any], ...] = (
+    {},
+    {"hidden": -1e9},
+    {"hidden": -1e9, "added": True},
+    {"softmax": plain_softmax},
+)
+"""How a right solution may hide a score: they differ where a query sees no key."""
+
+_RIGHT = [replace(Parts(), **accent) for accent in _ACCENTS]
+
+
+class _Way(NamedTuple):
+    """One way in which a mistake is made: its steps, or None where only its traces are looked for.
+
+    ``plain`` are those without an accent, which is not heard where nothing is hidden.
+    """
+
+    mistake: Mistake
+    parts: Parts | None = None
+    plain: Parts | None = None
+
+
+def name_mistakes(runs: Sequence[Ran], verdicts: Sequence[Verdict]) -> dict[str, tuple[Named, ...]]:
+    """Return the mistakes that explain each failed check, by its name; none where none is known."""
+    naming = _Naming(runs, {verdict.check for verdict in verdicts if verdict.status == PASSED})
+    failed = {verdict.check for verdict in verdicts if verdict.status == FAILED}
+    asked = [ran for ran in runs if ran.check.name in failed]
+    found = {ran.check.name: naming.named(ran) for ran in asked}
+    found = {ran.check.name: found[ran.check.name] or naming.failing(ran) for ran in asked}
+    return {verdict.check: _told(verdict, verdicts, found, naming.weak) for verdict in verdicts}
+
+
+def _told(
+    verdict: Verdict, made: Sequence[Verdict], found: Mapping[str, Sequence[Mistake]], weak: set[tuple[str, str]]
+) -> tuple[Named, ...]:
+    """The mistakes of one check; of twins those that other exercises speak for, or at least not against.
+
+    Heads are made of attention, which is made of softmax: what alone explains a failure there explains it here, and
+    what would have failed there is not it. What rests on the words of an error alone needs another exercise.
+    """
+    others = [other for other in made if other.exercise != verdict.exercise]
+    known = [(other.exercise, found.get(other.check, ())) for other in others]
+    strong = {m.name for exercise, mistakes in known for m in mistakes if (exercise, m.name) not in weak}
+    alone = {mistakes[0].name for _, mistakes in known if len(mistakes) == 1} & strong
+    sound = {other.exercise for other in others if other.exercise in _PIECES} - {
+        other.exercise for other in others if other.status != PASSED and other.weight
+    }
+    twins = [m for m in found.get(verdict.check, ()) if (verdict.exercise, m.name) not in weak or m.name in strong]
+    if twins and all(m.trace for m in twins):  # of what is rounded in a piece, that piece tells more
+        pieces = [m for exercise, mistakes in known if exercise in _PIECES for m in mistakes if m.trace]
+        twins = pieces[:1] or twins
+    kept = [m for m in twins if m.name in alone] or [m for m in twins if not sound & set(m.exercises)] or twins
+    return tuple(Named(m.name, m.explanation, m.fix) for m in kept)
+
+
+class _Naming:
+    """Which mistakes explain a failure.
+
+    One that gives what the solution gave in this check; of these, if there are any, the ones that nothing which the
+    function gave in other checks speaks against. Where no single one does, two at once; where no two do, one that at
+    least the checks that passed do not speak against. It must be made in the same way each time.
+    """
+
+    def __init__(self, runs: Sequence[Ran], passed: set[str]) -> None:
+        self._passed = passed
+        self._runs = [ran for ran in runs if ran.whole and not any(result.untaken for result in ran.results)]
+        self._steady: dict[str, list[_Way]] = {}  # by exercise: what already explains it is asked first
+        self._tried: set[str] = set()  # exercises in which pairs have been tried
+        self._given: dict[tuple[int, int], Result] = {}  # what a way gives for a call, by their ids
+        self.weak: set[tuple[str, str]] = set()  # exercise and name of what rests on the words of an error alone
+
+    def named(self, ran: Ran) -> tuple[Mistake, ...]:
+        """The mistakes that explain one failed check."""
+        if ran not in self._runs:
+            return ()
+        exercise = ran.check.exercise
+        known = self._explaining(self._steady.get(exercise, ()), ran)
+        found = known or self._explaining(_single(exercise), ran)
+        steady = known or self._unopposed(found, exercise)
+        if not steady and exercise not in self._tried:
+            self._tried.add(exercise)
+            steady = self._unopposed(self._explaining(_pairs(exercise), ran), exercise)
+        self._steady.setdefault(exercise, []).extend(way for way in steady if not known)
+        halves = {name for way in steady for name in way.mistake.name.split(" + ")}
+        simple = self._explaining([w for w in _single(exercise) if w.mistake.name in halves], ran)  # the one seen here
+        loose = [way for way in found if not way.mistake.trace]
+        sure = simple or steady or self._unopposed(loose, exercise, self._passed)
+        mistakes = list({way.mistake.name: way.mistake for way in sure}.values())
+        by_value = [m for m in mistakes if m.detect is None]  # says more than, say, that results are rounded
+        shown = [m for m in mistakes if not m.trace] or mistakes[:1]
+        return tuple(by_value or shown)
+
+    def failing(self, ran: Ran) -> tuple[Mistake, ...]:
+        """Those found elsewhere which fail this check too, by less than what numbers are told apart by."""
+        if ran not in self._runs:
+            return ()
+        ways = [way for way in self._steady.get(ran.check.exercise, ()) if way.parts is not None]
+        agreeing = [way for way in ways if self._agrees(way, *ran.evidence) and self._fails(way, ran)]
+        return tuple({way.mistake.name: way.mistake for way in agreeing}.values())
+
+    def _fails(self, way: _Way, ran: Ran) -> bool:
+        made = list(self._all_made(way, ran.calls, ran.results))
+        try:
+            ran.check.judge(Evidence(ran.calls, made, ran.rights))
+        except Wrong:
+            return True
+        return any(result.error for result in made)
+
+    def _explaining(self, ways: Sequence[_Way], ran: Ran) -> list[_Way]:
+        return [way for way in ways if self._explains(way, *ran.evidence)]
+
+    def _unopposed(self, ways: Sequence[_Way], exercise: str, only: set[str] | None = None) -> list[_Way]:
+        """Those that agree with all that the function gave, or gave in some checks, and that some of it proves."""
+        runs = [ran for ran in self._runs if ran.check.exercise == exercise and ran.check.weight]
+        heard = [ran for ran in runs if only is None or ran.check.name in only]
+        left = [way for way in ways if all(self._agrees(way, *ran.evidence) for ran in heard)]
+        proofs = [max((self._proof(way, *ran.evidence) for ran in runs), default=0) for way in left]
+        if not any(proofs):
+            return []
+        best = [way for way, proof in zip(left, proofs, strict=True) if proof == max(proofs)]
+        names = {way.mistake.name for way in best}
+        heard_out = any(not result.error for ran in runs for result in ran.results)
+        if max(proofs) == _WORDS and (len(names) > 1 or not heard_out):
+            self.weak |= {(exercise, name) for name in names}
+        return best
+
+    # ------------------------------------------------------------------------------------- one way, one run
+    def _explains(self, way: _Way, calls: Sequence[Call], results: Sequence[Result], rights: Sequence[Result]) -> bool:
+        """Whether it gives just what a solution gave, and the right answer does not."""
+        if way.parts is None:
+            shown = list(map(way.mistake.detect or _never, calls, results, rights))
+            wrong = _wrong(results, rights)
+            return all(s for s, w in zip(shown, wrong, strict=True) if w) if any(wrong) else any(shown)
+        fits = all(map(_fits, self._all_made(way, calls, results), results))
+        return fits and not all(map(alike, self._all_made(way, calls, results), rights))
+
+    def _agrees(self, way: _Way, calls: Sequence[Call], results: Sequence[Result], rights: Sequence[Result]) -> bool:
+        """Whether nothing of what a solution gave speaks against it."""
+        if way.parts is None:
+            shown = map(way.mistake.detect or _never, calls, results, rights)
+            traces = list(map(way.mistake.trace, calls, results, rights)) if way.mistake.trace else []
+            clean = False in traces and True not in traces
+            return not clean and all(s for s, w in zip(shown, _wrong(results, rights), strict=True) if w)
+        return all(map(_fits, self._all_made(way, calls, results), results))
+
+    def _proof(self, way: _Way, calls: Sequence[Call], results: Sequence[Result], rights: Sequence[Result]) -> int:
+        """How much speaks for it: a wrong number, or the very words of an error, came out just so.
+
+        Of two mistakes at once a number is asked for: NaN, and an error, may have come about in many ways.
+        """
+        if way.parts is None:
+            return _NUMBER
+        most, pair = 0, " + " in way.mistake.name
+        for call, got, wanted in zip(calls, results, rights, strict=True):
+            made = self._made(way, call, got)
+            if alike(made, got) and not alike(made, wanted) and not _is_an_accent(call, got):
+                finite = got.out is not None and bool(np.isfinite(got.out).all())
+                most = max(most, _NUMBER if finite or (got.out is not None and not pair) else 0 if pair else _WORDS)
+        return most
+
+    def _all_made(self, way: _Way, calls: Sequence[Call], results: Sequence[Result]) -> Iterator[Result]:
+        return (self._made(way, call, got) for call, got in zip(calls, results, strict=True))
+
+    def _made(self, way: _Way, call: Call, got: Result) -> Result:
+        hides = "mask" in call.args or call.args.get("causal") or call.function == "softmax"
+        parts = way.parts if hides else way.plain
+        assert parts is not None
+        key = id(parts), id(call)
+        if key not in self._given:
+            self._given[key] = composed(parts, call, got.params)
+        return self._given[key]
+
+
+_WORDS, _NUMBER = 1, 2  # what proves a mistake
+_TRIED = 3  # variants of each of two mistakes at once
+
+
+# ------------------------------------------------------------------------------------------- ways
+@cache
+def _single(exercise: str) -> list[_Way]:
+    """All ways of all mistakes of an exercise."""
+    return [way for m in MISTAKES if exercise in m.exercises for way in _ways(m)]
+
+
+@cache
+def _pairs(exercise: str) -> list[_Way]:
+    """Two mistakes of an exercise made at once, in steps that do not exclude each other."""
+    single = [m for m in MISTAKES if m.detect is None and exercise in m.exercises]
+    both = [_both(a, b) for a, b in combinations(single, 2) if not set(a.parts) & set(b.parts)]
+    return [way for pair in both for way in _ways(pair)]
+
+
+def _both(a: Mistake, b: Mistake) -> Mistake:
+    explanation, fix = f"{a.explanation}; and {b.explanation}", f"{a.fix}; and {b.fix}"
+    steps = [{**one, **two} for one in (a.parts, *a.variants)[:_TRIED] for two in (b.parts, *b.variants)[:_TRIED]]
+    exercises = tuple(name for name in a.exercises if name in b.exercises)
+    return Mistake(f"{a.name} + {b.name}", exercises, explanation, fix, steps[0], variants=tuple(steps[1:]))
+
+
+def _ways(mistake: Mistake) -> list[_Way]:
+    if mistake.detect is not None:
+        return [_Way(mistake)]
+    made = []
+    for steps in (mistake.parts, *mistake.variants):
+        plain = replace(Parts(), **steps)
+        made += [_Way(mistake, replace(Parts(), **{**accent, **steps}), plain) for accent in _ACCENTS]
+    return made
+
+
+# ------------------------------------------------------------------------------------------- comparing
+def alike(a: Result, b: Result) -> bool:
+    """Whether two results are the same: one error, or values within 1e-9; weights where both have them."""
+    if a.error or b.error:
+        return _said(a) == _said(b)
+    return same(a.out, b.out) and (a.weights is None or b.weights is None or same(a.weights, b.weights))
+
+
+def _fits(a: Result, b: Result) -> bool:
+    """As alike; of errors the type alone, since the same mistake is refused in other words elsewhere."""
+    return _said(a).partition(":")[0] == _said(b).partition(":")[0] if a.error or b.error else alike(a, b)
+
+
+def _said(result: Result) -> str:
+    """An error on one line, without the place where it was raised."""
+    return " ".join(result.error.partition(" (line ")[0].split())
+
+
+def _is_an_accent(call: Call, got: Result) -> bool:
+    """Whether a right solution may give this too, as where a query sees no key."""
+    return any(alike(composed(parts, call, got.params), got) for parts in _RIGHT)
+
+
+def _wrong(results: Sequence[Result], rights: Sequence[Result]) -> list[bool]:
+    return [not alike(got, wanted) or bool(got.changed) for got, wanted in zip(results, rights, strict=True)]
+
+
+def _never(call: Call, result: Result, expected: Result) -> bool:
+    return False

@@ -261,6 +261,17 @@ def test_assert_attention_outlives_an_exit():
         assert_attention(leaving)
 
 
+def test_assert_attention_wants_a_mask_unless_told_otherwise():
+    def maskless(q, k, v):
+        return solution("textbook")["scaled_dot_product_attention"](q, k, v)
+
+    with pytest.raises(
+        AssertionError, match=r"\A\d+ of \d+ checks could not be made: .*mask.*; add it, or pass partial"
+    ):
+        assert_attention(maskless)
+    assert_attention(maskless, partial=True)
+
+
 def test_assert_attention_takes_other_exercises():
     assert_attention(solution("textbook")["softmax"], exercise="softmax")
     with pytest.raises(AssertionError, match="strict"):

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from headwise.check.grade import grade
-from headwise.check.report import FAILED, Report
+from headwise.check.report import FAILED, UNTAKEN, Report
 from headwise.core.shapes import Array, Fault, Faults, Shape, array, broadcasts, generator, given_as, real, words
 
 _SCALES = (1.0, 2.0**10, 2.0**-10)  # of d_out, in one direction each: a vjp that clips shows in another size only
@@ -29,7 +29,9 @@ _REMEDY_OUT = "f must return plain arrays of float64: real and imaginary part of
 _REMEDY_GRADIENT = "vjp must return plain arrays of float64: what f is given and returns is real, so its gradients are"
 
 
-def assert_attention(fn: Any, *, exercise: str = "attention", seed: int = 0, hints: int = 1) -> None:
+def assert_attention(
+    fn: Any, *, exercise: str = "attention", seed: int = 0, hints: int = 1, partial: bool = False
+) -> None:
     """Fail, with a report that names the mistake, if an implementation of attention is wrong.
 
     Parameters
@@ -44,6 +46,8 @@ def assert_attention(fn: Any, *, exercise: str = "attention", seed: int = 0, hin
     hints : int
         How much is said of a failure: 0 that it failed, 1 with the numbers and the mistake's name, 2 where to look,
         3 the formula.
+    partial : bool
+        Whether checks may be left out for which ``fn`` has no argument, as those of a mask.
 
     Returns
     -------
@@ -53,7 +57,7 @@ def assert_attention(fn: Any, *, exercise: str = "attention", seed: int = 0, hin
     Raises
     ------
     AssertionError
-        If a check failed; the text is the report.
+        If a check failed, or was left out that may not be; the text is the report.
     ValueError, TypeError
         As :func:`headwise.check.grade` does.
 
@@ -69,7 +73,8 @@ def assert_attention(fn: Any, *, exercise: str = "attention", seed: int = 0, hin
     if not callable(fn):
         raise AssertionError(f"assert_attention: fn: expected a function or class, got {given_as(fn)}")
     report = grade(fn, exercise, seed=seed)
-    if not report.passed:
+    untaken = [verdict for verdict in report.verdicts if verdict.status == UNTAKEN and verdict.weight]
+    if not report.passed or (untaken and not partial):
         raise AssertionError(_summary(report, hints))
 
 
@@ -77,6 +82,10 @@ def _summary(report: Report, hints: int) -> str:
     """One line that says it, for graders that show no more; then the report."""
     failed = [verdict for verdict in report.verdicts if verdict.status == FAILED]
     names = dict.fromkeys(mistake.name for verdict in failed for mistake in verdict.mistakes)
+    if not failed:
+        untaken = [verdict for verdict in report.verdicts if verdict.status == UNTAKEN and verdict.weight]
+        left_out = f"{len(untaken)} of {len(report.verdicts)} checks could not be made: {untaken[0].remarks[0]}"
+        return f"{left_out}; add it, or pass partial=True\n{report.text(hints)}"
     known = f", known mistakes: {', '.join(names)}" if names and hints else ""
     return f"{len(failed)} of {len(report.verdicts)} checks failed{known}\n{report.text(hints)}"
 

@@ -61,13 +61,16 @@ REPORT = Report(
     seconds=1.25,
 )
 
+WEIGHTS = {verdict.check: verdict.weight for verdict in (RIGHT, WRONG, TWINS)}
+"""What the checks of these reports count, as `grade.weights` says it of the real ones."""
 
-def hostile(text: str) -> Report:
-    """A report in which everything that can come from a solution is this text."""
+
+def hostile(text: str, broken: bool = False) -> Report:
+    """A report in which everything that can come from a solution is this text; if broken, why it was not loaded too."""
     said = (f"expected 1, got {text}", text, text)
     wrong = Verdict("one", "softmax", text, 1.0, FAILED, said, (Named(text, text, text),), (text,), text, 0.1)
     verdicts = (wrong, wrong._replace(check="two", status=PASSED), wrong._replace(check="three", status=UNTAKEN))
-    return Report(text, 0, verdicts, {"softmax": text}, {text: text}, (text,), (text,), text, 0.1)
+    return Report(text, 0, verdicts, {"softmax": text}, {text: text}, (text,), (text,), text if broken else "", 0.1)
 
 
 CALLS: dict[str, Callable[[Any], list[Call]]] = {

@@ -113,7 +113,7 @@ def test_an_unknown_name_is_one_line(name: str) -> None:
 
 
 def test_close_names_are_given() -> None:
-    with pytest.raises(ValueError, match=r"got 'no-mx'; did you mean no-max or no-mask\? see headwise check --list"):
+    with pytest.raises(ValueError, match=r"got 'no-mx'; did you mean no-max or no-mask\? See headwise check --list"):
         explain.explain("no-mx")
     with pytest.raises(ValueError, match=r"got 'zzz'; there are rows-sum, large-scores, mask-hides, no-max, "):
         explain.explain("zzz")
@@ -143,3 +143,56 @@ def test_tiny_calls_are_calls_of_the_exercise(exercise: str) -> None:
         assert explain._size(call) <= 100
     axes = {call.args["q"].ndim for call in tiny if call.function == "attention"}
     assert axes == {"attention": {3}, "single_sequence": {2}}.get(exercise, set())
+
+
+def test_all_names_are_given_where_none_is_close() -> None:
+    assert explain.close("zzz", ["softmax", "layer"]) == "there are softmax, layer."
+
+
+@pytest.mark.parametrize("name", ["NO-MAX", "no_max", " No max "])
+def test_capitals_hyphens_and_underscores_make_no_difference(name: str) -> None:
+    assert explain.explain(name) == explain.explain("no-max")
+
+
+@pytest.mark.parametrize("between", [" + ", " or "])
+def test_names_as_reports_join_them_are_explained_one_after_the_other(between: str) -> None:
+    both = f"{explain.explain('no-max')}\n\n{explain.explain('wrong-axis')}"
+    assert explain.explain(f"no-max{between}wrong-axis") == both
+    assert explain.explain(f"no-max{between}no-max") == explain.explain("no-max")
+    with pytest.raises(ValueError, match="got 'nowt'"):
+        explain.explain(f"no-max{between}nowt")
+
+
+def test_texts_are_folded_at_a_width() -> None:
+    said = explain.explain("large-scores", 40).partition("\n\n")[0].splitlines()
+    assert max(map(len, said[1:])) <= 40
+    assert explain.explain("large-scores", 40).split() == explain.explain("large-scores").split()
+
+
+# ------------------------------------------------------------------------------------- the real tables
+@pytest.fixture
+def real(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tables as they are."""
+    monkeypatch.undo()
+
+
+@pytest.mark.usefixtures("real")
+def test_no_name_holds_what_stands_between_names() -> None:
+    names = [check.name for check in checks.CHECKS] + [mistake.name for mistake in mistakes.MISTAKES]
+    assert not [name for name in names if " + " in name or " or " in name]
+    assert len({explain._same(name) for name in names}) == len(set(names))
+
+
+@pytest.mark.usefixtures("real")
+def test_a_query_without_keys_is_shown_by_one() -> None:
+    shown, right = explain.explain("no_key").split("the right answer")
+    assert "[False False False]" in shown
+    assert "[0.     0.    ]" in right
+
+
+@pytest.mark.usefixtures("real")
+def test_a_nan_behind_a_mask_is_shown_by_one() -> None:
+    shown, right = explain.explain("nan_behind_mask").split("the right answer")
+    assert "[nan nan]" in shown
+    assert "nan" not in right
+    assert "0.8044" in right

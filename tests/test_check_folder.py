@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from standins import HOSTILE, Marker
+from standins import HOSTILE, REPORT, TWINS, WEIGHTS, WRONG, Marker
 
 from headwise.check import folder, table
 from headwise.check.folder import Settings, grade_folder, solutions
+from headwise.check.grade import weights
 from headwise.check.report import Report
 from headwise.check.table import Row
 from headwise.files import FileError
@@ -23,6 +24,7 @@ def grade(monkeypatch: pytest.MonkeyPatch) -> Marker:
     """The stand-in for grading."""
     marker = Marker()
     monkeypatch.setattr(folder, "grade", marker)
+    monkeypatch.setattr(folder, "weights", lambda exercise: WEIGHTS)
     return marker
 
 
@@ -85,11 +87,11 @@ def test_one_bad_file_stops_no_other(tmp_path: Path, grade: Marker) -> None:
     (tmp_path / "h.py").symlink_to("nowhere.py")
     rows = grade_folder(tmp_path, jobs=3)
     assert [(row.file, row.passed, row.score, row.maximum) for row in rows] == [
-        ("a.py", "yes", "2", "2"),
+        ("a.py", "yes", "2", "8"),
         ("b.py", "", "", ""),
         ("c.py", "", "", ""),
-        ("d.py", "no", "2", "2"),
-        ("e.py", "no", "2", "5"),
+        ("d.py", "no", "0", "8"),
+        ("e.py", "no", "2", "8"),
         ("f.py", "no", "2", "8"),
         ("h.py", "", "", ""),
     ]
@@ -99,7 +101,7 @@ def test_one_bad_file_stops_no_other(tmp_path: Path, grade: Marker) -> None:
     assert said[3] == "SyntaxError: line 1"
     assert "No such file or directory" in said[6]
     assert (rows[4].failed, rows[4].mistakes) == ("large-scores", "no-max")
-    assert (rows[5].failed, rows[5].mistakes) == ("large-scores; scaled", "no-max; a; d")
+    assert (rows[5].failed, rows[5].mistakes) == ("large-scores; scaled", "no-max; a or d")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
@@ -255,8 +257,104 @@ def test_points_that_a_hand_has_spoilt_are_not_kept(tmp_path: Path, grade: Marke
     (row,) = grade_folder(tmp_path, output=path)
     path.write_text(table.as_csv([row._replace(score="many")]))
     assert grade_folder(tmp_path, output=path, resume=True) == [row]
-    path.write_text("\ufeff" + table.as_csv([row._replace(score="1.5")]))  # a hand's points stay
-    assert grade_folder(tmp_path, output=path, resume=True)[0].score == "1.5"
+    path.write_text("\ufeff" + table.as_csv([row]))  # as a spreadsheet saves it
+    assert grade_folder(tmp_path, output=path, resume=True) == [row]
+    assert len(grade.calls) == 2
+
+
+@pytest.mark.parametrize(
+    "spoilt",
+    [
+        {"score": "9"},
+        {"score": "5.5"},  # more than large-scores leaves
+        {"maximum": "9"},
+        {"passed": "yes"},
+        {"failed": ""},
+        {"failed": "nothing-of-ours"},
+        {"score": ""},
+    ],
+    ids=str,
+)
+def test_points_that_do_not_fit_what_failed_are_not_kept(tmp_path: Path, grade: Marker, spoilt: dict[str, str]) -> None:
+    write(tmp_path, a="wrong")
+    path = tmp_path / "m.csv"
+    (row,) = grade_folder(tmp_path, output=path)
+    assert grade_folder(tmp_path, output=path, resume=True) == [row]
+    assert len(grade.calls) == 1
+    path.write_text(table.as_csv([row._replace(**spoilt)]))
+    assert grade_folder(tmp_path, output=path, resume=True) == [row]
+    assert len(grade.calls) == 2
+
+
+def test_what_was_not_loaded_is_kept_too(tmp_path: Path, grade: Marker) -> None:
+    write(tmp_path, a="broken")
+    rows = [grade_folder(tmp_path, output=tmp_path / "m.csv", resume=True) for _ in range(2)]
+    assert rows[0] == rows[1]
+    assert (rows[0][0].score, rows[0][0].failed, rows[0][0].remarks) == ("0", "", "SyntaxError: line 1")
+    assert len(grade.calls) == 1
+
+
+def test_of_several_rows_of_a_file_the_last_is_kept(tmp_path: Path, grade: Marker) -> None:
+    write(tmp_path, a="right")
+    path = tmp_path / "m.csv"
+    (row,) = grade_folder(tmp_path, output=path)
+    other = row._replace(remarks="by hand")
+    path.write_text(table.as_csv([row, other]))
+    assert grade_folder(tmp_path, output=path, resume=True) == [other]
+    path.write_text(table.as_csv([row, row._replace(sha256="0")]))  # the last is of another text: graded again
+    grade.calls.clear()
+    assert grade_folder(tmp_path, output=path, resume=True) == [row]
+    assert len(grade.calls) == 1
+
+
+def test_empty_lines_are_none(tmp_path: Path, grade: Marker) -> None:
+    write(tmp_path, a="right", b="right")
+    path = tmp_path / "m.csv"
+    rows = grade_folder(tmp_path, output=path)
+    path.write_text("\n" + path.read_text().replace("\n", "\n\n") + "," * (len(Row._fields) - 1) + "\n\n")
+    assert table.read_rows(path) == rows
+    assert grade_folder(tmp_path, output=path, resume=True) == rows
+    assert len(grade.calls) == 2
+
+
+def test_what_somebody_else_writes_meanwhile_is_left_alone(
+    tmp_path: Path, grade: Marker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path / "class", a="right", b="right")
+    path = tmp_path / "m.csv"
+
+    def edit(*arguments: Any, **options: Any) -> Report:
+        path.write_text("notes of hours")
+        return grade(*arguments, **options)
+
+    monkeypatch.setattr(folder, "grade", edit)
+    for options in ({}, {"force": True}):
+        with pytest.raises(
+            FileError, match=r"m\.csv: expected the table as this run left it, got one that was changed"
+        ):
+            grade_folder(tmp_path / "class", jobs=1, output=path, **options)
+        assert path.read_text() == "notes of hours"
+    path.unlink()
+    monkeypatch.setattr(folder, "grade", grade)
+    assert grade_folder(tmp_path / "class", output=path, resume=True) == table.read_rows(path)
+
+
+def test_a_table_that_changes_while_it_is_read_is_left_alone(
+    tmp_path: Path, grade: Marker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, a="right")
+    path = tmp_path / "m.csv"
+    grade_folder(tmp_path, output=path)
+
+    def edit(name: Path) -> list[Row]:
+        rows = table.read_rows(name)
+        path.write_text("notes of hours")
+        return rows
+
+    monkeypatch.setattr(folder, "read_rows", edit)
+    with pytest.raises(FileError, match="was changed meanwhile, and is left alone; go on from it by --resume"):
+        grade_folder(tmp_path, output=path, resume=True)
+    assert path.read_text() == "notes of hours"
 
 
 def test_a_table_of_another_folder_is_not_lost(tmp_path: Path, grade: Marker) -> None:
@@ -355,3 +453,30 @@ def test_a_class_is_summed_up() -> None:
     assert (made.score, made.maximum) == (pytest.approx(3.5 / 3), pytest.approx(10 / 3))
     assert list(made.mistakes.items()) == [("y", 2), ("x", 1)]
     assert table.summary([Row("d")]) == table.Summary(1, 0, 0, None, None, {})
+
+
+def test_twins_are_one_mistake_and_none_where_one_of_them_is_sure() -> None:
+    alone = WRONG._replace(mistakes=TWINS.mistakes[1:])
+    for verdicts, made in (
+        ((WRONG, TWINS, TWINS), "no-max; a or d"),
+        ((TWINS, WRONG, alone), "no-max; d"),
+        ((alone, TWINS), "d"),
+    ):
+        row = table.judged(Row("x"), Report("x", 0, verdicts, {}, {}), 8.0)
+        assert row.mistakes == made
+    rows = [table.judged(Row(name), REPORT, 12.0) for name in "xy"]
+    assert table.summary(rows).mistakes == {"a or d": 2, "no-max": 2}
+
+
+def test_one_maximum_holds_for_all_of_a_class(tmp_path: Path) -> None:
+    write(
+        tmp_path, a="def softmax(x, axis=-1:", b="def softmax(x):\n    raise NotImplementedError\n", c="import numpy\n"
+    )
+    rows = grade_folder(tmp_path, Settings(["causal_mask"]))
+    one, all_of_them = (table.number(sum(weights(names).values())) for names in (["causal_mask"], None))
+    assert [(row.score, row.maximum) for row in rows] == [("0", one)] * 3
+    rows = grade_folder(tmp_path)
+    assert [row.maximum for row in rows] == [all_of_them, all_of_them, ""]
+    assert rows[1].remarks == "not implemented yet: softmax"
+    assert rows[2].remarks.startswith("expected a function or class to grade, got none in c.py, which has nothing; ")
+    assert "functions=" not in rows[2].remarks  # one name for all would be nobody else's

@@ -2,16 +2,17 @@
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from standins import HOSTILE, REPORT, RIGHT, WRONG, hostile
+from standins import HOSTILE, REPORT, RIGHT, SKIPPED, TWINS, WRONG, hostile
 
 from headwise.check import formats, machine, words
-from headwise.check.report import Report
+from headwise.check.report import FAILED, Report
 
 SCHEMA = Path(__file__).with_name("junit.xsd")
 EACH = pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
@@ -25,11 +26,12 @@ BROKEN = Report("broken.py", 0, (), {}, {}, broken="SyntaxError: line 1 <&>", se
 @FORMAT
 @pytest.mark.parametrize("hints", [0, 3])
 def test_what_a_solution_says_is_printable_and_bounded_everywhere(name: str, text: str, hints: int) -> None:
-    made = formats.FORMATS[name](hostile(text), hints)
-    assert [c for c in made if not c.isprintable() and c != "\n"] == []
-    assert max(map(len, made.splitlines())) < 30_000
-    assert len(made) < 120_000
-    made.encode("utf-8")
+    for broken in (False, True):
+        made = formats.FORMATS[name](hostile(text, broken), hints)
+        assert [c for c in made if not c.isprintable() and c != "\n"] == []
+        assert max(map(len, made.splitlines())) < 30_000
+        assert len(made) < 120_000
+        made.encode("utf-8")
 
 
 @FORMAT
@@ -82,14 +84,14 @@ def test_the_text_is_what_a_learner_reads() -> None:
             "limits off: memory\n"
             "passed     rows-sum      each row sums to 1\n"
             "FAILED     large-scores  large scores do not overflow\n"
-            "    out[0, 0]: expected 1, got nan\n"
+            "    failed: out[0, 0]: expected 1, got nan\n"
             "    known mistake: no-max: Nothing is taken off before exp. fix: Take the maximum off.\n"
             "    remark: it is slow\n"
             "    printed: debug 1\n"
             "    printed: debug 2\n"
             "not taken  mask-hides    a mask hides keys\n"
             "FAILED     scaled        large scores do not overflow\n"
-            "    out[0, 0]: expected 1, got nan\n"
+            "    failed: out[0, 0]: expected 1, got nan\n"
             "    known mistake: a: b. fix: c.\n"
             "    known mistake: d: e! fix: f.\n"
             "    these 2 are twins here: they give the same for these inputs; look for each\n"
@@ -103,8 +105,86 @@ def test_without_hints_the_text_tells_no_more_than_what_failed() -> None:
     assert said == ["    remark: it is slow", "    printed: debug 1", "    printed: debug 2"]
 
 
+def test_each_hint_has_its_label() -> None:
+    said = [line.strip() for line in REPORT.text(3).splitlines()]
+    at = said.index("failed: out[0, 0]: expected 1, got nan")
+    assert said[at + 1 : at + 3] == [
+        "look: look at what is given to exp",
+        "formula: softmax(x) = softmax(x - max(x))",
+    ]
+
+
 def test_a_solution_that_could_not_be_loaded_says_why() -> None:
-    assert str(BROKEN) == "broken.py, seed 0\nnot loaded: SyntaxError: line 1 <&>\nfound: nothing\nscore: 0 of 0"
+    assert str(BROKEN) == "broken.py, seed 0\nnot loaded: SyntaxError: line 1 <&>\nscore: 0 of 0"
+
+
+@FORMAT
+def test_why_nothing_could_be_loaded_is_said_once(name: str) -> None:
+    unread = tuple(verdict._replace(status=FAILED, mistakes=(), remarks=(), printed="") for verdict in (WRONG, TWINS))
+    made = formats.FORMATS[name](replace(REPORT, verdicts=unread, broken="SyntaxError: '(' was never closed"), 3)
+    said = made.replace("\\", "").replace("&#x27;", "'")
+    assert said.count("was never closed") == {"junit": 3}.get(name, 1)  # an attribute, the text, and a property
+    if name in ("text", "markdown", "html"):
+        assert "large-scores" not in said
+        assert "0 of 6" in said
+
+
+def test_what_was_refused_after_loading_is_not_called_not_loaded() -> None:
+    made = str(replace(REPORT, broken="imports torch; NumPy alone is allowed"))
+    assert "\nrefused: imports torch; NumPy alone is allowed\nfound: softmax as my_softmax" in made
+    assert "not loaded" not in made
+
+
+TO_DO = WRONG._replace(
+    hints=("for x (5,): NotImplementedError (line 20 of a.py)", "look", "formula"),
+    mistakes=(),
+    remarks=(),
+    printed="",
+    unwritten=True,
+)
+UNFILLED = Report(
+    "a.py",
+    0,
+    (TO_DO._replace(check="z", exercise="attention"), TO_DO, TO_DO._replace(check="y"), RIGHT._replace(weight=0.0)),
+    {"softmax": "softmax", "attention": "sdpa"},
+    {},
+)
+
+
+def test_what_is_not_written_yet_is_a_line_for_each_exercise() -> None:
+    assert UNFILLED.text(3).splitlines()[2:] == [
+        "to do      softmax  not implemented yet: NotImplementedError (line 20 of a.py)",
+        "to do      sdpa     not implemented yet: NotImplementedError (line 20 of a.py)",
+        "score: 0 of 9",
+        "next: implement softmax",
+    ]
+
+
+@pytest.mark.parametrize("name", ["markdown", "html"])
+def test_what_is_not_written_yet_is_no_row_of_a_table(name: str) -> None:
+    made = formats.FORMATS[name](UNFILLED, 3).replace("\\", "")
+    assert made.count("not implemented yet") == 2
+    assert "next: implement softmax" in made
+    assert "large scores do not overflow" not in made
+
+
+def test_an_exercise_of_which_something_is_written_is_judged() -> None:
+    begun = replace(UNFILLED, verdicts=(*UNFILLED.verdicts, RIGHT))
+    assert begun.unwritten == ("attention",)
+    said = begun.text().splitlines()
+    assert "FAILED     large-scores  large scores do not overflow" in said
+    assert said[-1] == "next: implement sdpa"
+
+
+def test_what_is_in_the_way_of_all_calls_is_told_once() -> None:
+    why = "ValueError: too many values to unpack (expected 2, got many more of them) (line 26 of a.py)"
+    twice = tuple(WRONG._replace(check=c, hints=(f"for {c} (2, 3): {why}",), mistakes=()) for c in "xyz")
+    said = [line for line in Report("a", 0, twice, {}, {}).text().splitlines() if "failed:" in line]
+    assert said[0] == f"    failed: for x (2, 3): {why}"
+    assert said[1:] == [
+        f"    failed: for {c} (2, 3): ValueError: too many values to unpack (expected 2, got many ..., as above"
+        for c in "yz"
+    ]
 
 
 @EACH
@@ -119,13 +199,18 @@ def test_a_text_cannot_pass_for_a_line_of_ours(text: str) -> None:
 # ------------------------------------------------------------------------------------------------ markdown
 def test_markdown_has_a_table_and_a_fence_for_each_failure() -> None:
     made = REPORT.markdown(2)
-    assert made.startswith("## solution\\.py: 2 of 8\n\n- seed: 7\n")
+    assert made.startswith("## solution.py: 2 of 8\n\n- seed: 7\n- found: softmax as my_softmax, attention as sdpa\n")
     assert "\n| check | result | points | claim |\n| --- | --- | ---: | --- |\n" in made
-    assert "\n| large\\-scores | FAILED | 0 of 3 | large scores do not overflow |\n" in made
-    assert "\n| mask\\-hides | not taken | - | a mask hides keys |\n" in made
-    assert "\n### large\\-scores\n\n```text\nout[0, 0]: expected 1, got nan\nlook at what" in made
+    assert "\n| large-scores | FAILED | 0 of 3 | large scores do not overflow |\n" in made
+    assert "\n| mask-hides | not taken | - | a mask hides keys |\n" in made
+    assert "\n### large-scores\n\n```text\nfailed: out[0, 0]: expected 1, got nan\nlook: look at what" in made
     assert made.count("```text") == 2
     assert "rows-sum" not in made.partition("###")[2]
+
+
+def test_a_check_that_can_only_remark_has_no_points() -> None:
+    made = Report("a", 0, (RIGHT._replace(weight=0.0),), {}, {}).markdown()
+    assert "| rows-sum | passed | - | each row sums to 1 |" in made
 
 
 def fences(made: str) -> tuple[str, list[str]]:
@@ -148,14 +233,53 @@ def fences(made: str) -> tuple[str, list[str]]:
 @EACH
 def test_markdown_of_a_solution_stays_text(text: str) -> None:
     outside, _ = fences(hostile(text).markdown(3))
-    bare = re.sub(r"\\[!-/:-@\[-`{-~]|<!-- -->|&[lg]t;", "", outside)
+    bare = re.sub(r"\\[!-/:-@\[-`{-~]|<!-- -->|&[lg]t;|(?<=[a-z])_(?=[a-z])", "", outside)
     assert not re.search(r"[`*_<>\[\]$~\\]", bare)
+    assert not re.search(r"://|www\.", bare)
     rows = [line for line in bare.splitlines() if line.startswith("|")]
     assert {line.count("|") for line in rows} == {5}
     assert not re.search(r"@\w", outside)
     assert [line for line in bare.splitlines() if line.startswith("#")] == [
         line for line in bare.splitlines() if re.match(r"## |### (one|two|three)$", line)
     ]
+
+
+def read_as_markdown(source: str) -> list[str]:
+    """What a reader of GitHub's Markdown sees of a page: the text of its headings, items and cells."""
+    from markdown_it import MarkdownIt
+
+    tokens = MarkdownIt("commonmark").enable(["table", "strikethrough"]).parse(source)
+    inline = [token.children or [] for token in tokens if token.type == "inline"]
+    assert {child.type for children in inline for child in children} <= {"text", "text_special", "html_inline"}
+    return ["".join(c.content for c in children if c.type != "html_inline") for children in inline]
+
+
+@EACH
+def test_a_reader_of_markdown_sees_the_very_text(text: str) -> None:
+    seen = read_as_markdown(hostile(text).markdown(0))
+    shown = words.line(text)
+    assert seen[0] == f"{shown}: 1 of 2"
+    assert seen.count(shown.strip()) == 3  # a claim for each row; the cells of a table are stripped
+    assert f"remark: {shown}".strip() in seen
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("w_q (2, 3): exp(x - max(x)) = 0.5, 100 %; it's !", None),
+        ("layer.proj-1 + a/b", None),
+        ("_private", r"\_private"),
+        ("a * b", r"a \* b"),
+        ("http://x", r"http\://x"),
+        ("AT&T; &amp;", "AT&amp;T; &amp;amp;"),
+        ("a | b", r"a \| b"),
+        ("$x$ ~~y~~", r"\$x\$ \~\~y\~\~"),
+        ("C # and #1 #", r"C # and \#1 \#"),
+        ("@me", "@<!-- -->me"),
+    ],
+)
+def test_markdown_escapes_what_would_act_there_and_nothing_else(text: str, escaped: str | None) -> None:
+    assert formats._plain(text) == (text if escaped is None else escaped)
 
 
 # ---------------------------------------------------------------------------------------------------- HTML
@@ -261,6 +385,21 @@ def test_junit_fits_the_schema_whatever_was_found(report: Report) -> None:
     checked(machine.junit(report))
 
 
+def test_a_solution_that_could_not_be_loaded_is_one_error_whatever_is_listed() -> None:
+    root = checked(machine.junit(replace(REPORT, broken="SyntaxError: line 1")))
+    assert dict(root.attrib) | {"time": ""} == {
+        "name": "headwise check", "tests": "1", "failures": "0", "errors": "1", "time": ""
+    }  # fmt: skip
+    assert [suite.get("name") for suite in root] == ["load"]
+    assert len(root.findall(".//failure")) == 0
+
+
+def test_a_skipped_check_has_no_attribute_that_older_schemas_refuse() -> None:
+    skipped = ElementTree.fromstring(machine.junit(REPORT)).find(".//skipped")
+    assert skipped is not None
+    assert (skipped.attrib, skipped.text) == ({}, "not taken: a mask hides keys")
+
+
 def test_the_schema_would_notice() -> None:
     from lxml import etree
 
@@ -268,6 +407,8 @@ def test_the_schema_would_notice() -> None:
         made = machine.junit(REPORT).replace("<testsuite ", f"<testsuite{bad} ", 1).replace(' tests="2"', "", 1)
         with pytest.raises(etree.DocumentInvalid, match="testsuite"):
             checked(made)
+    with pytest.raises(etree.DocumentInvalid, match="skipped"):
+        checked(machine.junit(REPORT).replace("<skipped>", '<skipped message="x">'))
 
 
 def test_junit_counts_suites_and_cases() -> None:
@@ -404,3 +545,20 @@ def test_a_report_tells_whether_it_passed_and_its_points() -> None:
     assert not Report("a", 0, (), {}, {}).passed
     assert not Report("a", 0, (RIGHT,), {}, {}, broken="x").passed
     assert (REPORT.passed, REPORT.score, REPORT.maximum) == (False, 2, 8)
+
+
+def test_the_maximum_is_the_same_for_all_where_exercises_were_asked_for() -> None:
+    asked = replace(REPORT, asked=("softmax", "attention"))
+    assert (asked.score, asked.maximum, REPORT.maximum) == (2, 12, 8)
+    assert "score: 2 of 12" in asked.text()
+    assert "| mask-hides | not taken | 0 of 4 |" in asked.markdown()
+    tests = results(asked)["tests"]
+    assert [test["max_score"] for test in tests] == [2, 3, 4, 3]
+    assert (tests[2]["score"], tests[2]["status"]) == (0, "failed")
+    assert "not taken: it earns nothing" in tests[2]["output"]
+    assert json.loads(machine.as_json(asked))["asked"] == ["softmax", "attention"]
+
+
+def test_a_remark_that_was_not_taken_costs_nothing_where_exercises_were_asked_for() -> None:
+    (test,) = results(Report("a", 0, (SKIPPED._replace(weight=0.0),), {}, {}, asked=("attention",)))["tests"]
+    assert (test["score"], test["max_score"], test["status"]) == (0, 0, "passed")

@@ -11,6 +11,8 @@ import pytest
 from standins import EXERCISES
 
 from headwise.check import starter
+from headwise.check.grade import NothingFoundError, grade, weights
+from headwise.check.targets import subject
 from headwise.files import FileError
 
 NAMES = {
@@ -130,3 +132,104 @@ def test_a_folder_that_cannot_be_is_one_line(tmp_path: Path, name: str) -> None:
     with pytest.raises(FileError, match=r"expected a folder, or room for one, got '.*'; name another") as caught:
         starter.write_starter(tmp_path / name)
     assert str(caught.value).isprintable()
+
+
+def test_a_starter_that_nobody_filled_in_is_a_line_for_each_exercise(tmp_path: Path) -> None:
+    report = grade(starter.write_starter(tmp_path))
+    lines = starter.starter().splitlines()
+    at = [i + 1 for i, line in enumerate(lines) if "raise NotImplementedError" in line][:5]
+    assert report.text(3).splitlines()[2:] == [
+        *(
+            f"to do      {name:28}  not implemented yet: NotImplementedError (line {line} of solution.py)"
+            for name, line in zip(SIGNATURES, at, strict=True)
+        ),
+        f"score: 0 of {report.maximum:g}",
+        "next: implement softmax",
+    ]
+
+
+def test_the_next_to_implement_is_the_first_that_is_not(tmp_path: Path) -> None:
+    path = Path(starter.write_starter(tmp_path, ["causal_mask", "softmax"]))
+    done = "def softmax(x, axis=-1):\n    import headwise\n    return headwise.softmax(x, axis)\n"
+    path.write_text(f"{starter.starter(['causal_mask'])}\n\n{done}")
+    said = grade(path, ["softmax", "causal_mask"]).text().splitlines()
+    assert said[-1] == "next: implement causal_mask"
+    assert "passed     softmax_values" in "\n".join(said)
+    assert "to do      softmax" not in "\n".join(said)
+
+
+def test_what_is_asked_for_and_not_defined_is_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("def f(): pass\n")
+    assert grade(path, ["softmax", "layer"], functions={"softmax": "mine"}).text(3).splitlines()[1:] == [
+        "found: nothing",
+        "missing: softmax: looked for a function named mine",
+        f"missing: layer: looked for {subject({'softmax': print}).missing('layer')}",
+        "to do      softmax  not defined yet",
+        "to do      layer    not defined yet",
+        f"score: 0 of {sum(weights(['softmax', 'layer']).values()):g}",
+        "next: implement softmax",
+    ]
+
+
+def test_what_is_not_written_in_part_has_no_hints_that_do_not_help(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("def softmax(x, axis=-1):\n    if axis != -1: raise NotImplementedError\n")
+    said = grade(path).text(3).splitlines()
+    at = next(i for i, line in enumerate(said) if "softmax_axis" in line)
+    assert said[at + 1] == "    failed: for x (2, 3, 5), axis 0: NotImplementedError (line 2 of a.py)"
+    assert said[at + 2].startswith("FAILED")
+
+
+def test_every_solution_has_the_same_maximum_where_exercises_are_asked_for(tmp_path: Path) -> None:
+    texts = {
+        "broken": "def attention(q, k, v:",
+        "empty": "x = 1",
+        "starter": starter.starter(["attention"]),
+        "unmasked": "def attention(q, k, v):\n    return v\n",
+    }
+    found = {}
+    for name, text in texts.items():
+        path = tmp_path / f"{name}.py"
+        path.write_text(text)
+        found[name] = grade(path, "attention").maximum
+    assert found == dict.fromkeys(texts, sum(weights(["attention"]).values()))
+    assert grade(tmp_path / "unmasked.py").maximum < found["unmasked"]
+
+
+def test_why_a_file_does_not_load_is_in_no_check(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("def softmax(x:")
+    report = grade(path)
+    most = sum(weights().values())
+    assert (report.score, report.maximum, report.passed) == (0, most, False)
+    assert str(report) == f"a.py, seed 0\nnot loaded: {report.broken}\nscore: 0 of {most:g}"
+    assert {(verdict.hints, verdict.remarks) for verdict in report.verdicts} == {((), ())}
+
+
+def test_a_name_that_was_given_and_is_not_there_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("def causal_mask(n):\n    raise NotImplementedError\n")
+    said = grade(path, functions={"layer": "Net"}).text().splitlines()
+    assert said[2:4] == [
+        "missing: layer: looked for a class named Net",
+        "not graded: softmax, attention, multi_head: not found under a known name (--function or functions= names it)",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "exercise", "name"),
+    [
+        ("class Net: pass\ndef f(): pass\n", "layer", "Net"),
+        ("def f(): pass\n", "attention", "f"),
+        ("x = 1", "attention", "its_name"),
+    ],
+)
+def test_where_nothing_is_found_it_is_said_how_to_name_it(tmp_path: Path, text: str, exercise: str, name: str) -> None:
+    path = tmp_path / "a.py"
+    path.write_text(text)
+    with pytest.raises(NothingFoundError, match=rf"say which it is: functions={{'{exercise}': '{name}'}}$") as caught:
+        grade(path)
+    assert caught.value.example == (exercise, name)
+    with pytest.raises(NothingFoundError, match="looked for a class named Other; say"):
+        grade(path, functions={"layer": "Other"})

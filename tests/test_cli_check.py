@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from standins import CHECKS, EXERCISES, HOSTILE, MISTAKES, Marker, hostile, stand_in
+from standins import CHECKS, EXERCISES, HOSTILE, MISTAKES, REPORT, WEIGHTS, Marker, hostile, stand_in
 
 from headwise import cli_check, console
-from headwise.check import folder, formats, starter, table
+from headwise.check import explain, folder, formats, starter, table
+from headwise.check import grade as real_grade
 from headwise.check.report import Report
 from headwise.cli import main
 
@@ -27,6 +28,7 @@ def grade(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Marker:
     marker = Marker()
     stand_in(monkeypatch)
     monkeypatch.setattr(folder, "grade", marker)
+    monkeypatch.setattr(folder, "weights", lambda exercise: WEIGHTS)
     monkeypatch.setattr(cli_check, "grade", marker)
     monkeypatch.chdir(tmp_path)
     for word in ("right", "wrong", "twins", "refuse", "broken"):
@@ -74,9 +76,11 @@ def test_a_value_error_of_grading_is_one_line(capsys: Capture, monkeypatch: pyte
 
 def test_options_reach_the_grading(grade: Marker) -> None:
     words = "check right.py --exercise softmax attention,layer --exercise softmax --seed 4 --time-limit 2.5 --jobs 3"
-    more = "--memory-limit 512 --numpy-only --function attention=att --function layer=Net.Layer"
+    more = (
+        "--memory-limit 512 --numpy-only --function attention=x,softmax=soft --function layer=Net.Layer,attention=att"
+    )
     assert main([*words.split(), *more.split()]) == 0
-    functions = {"attention": "att", "layer": "Net.Layer"}
+    functions = {"attention": "att", "softmax": "soft", "layer": "Net.Layer"}
     options = {"time_limit": 2.5, "memory_limit": 512 * 2**20, "numpy_only": True, "functions": functions, "jobs": 3}
     assert grade.calls == [("right.py", ["softmax", "attention", "layer"], 4, options)]
 
@@ -146,6 +150,139 @@ def test_no_text_of_a_solution_acts_on_the_terminal(
     assert capsys.readouterr().out.replace("\n", "").isprintable()
 
 
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, term: str = "xterm-256color") -> Terminal:
+    """A terminal of so many columns as standard output."""
+    terminal = Terminal()
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", term)
+    monkeypatch.setenv("COLUMNS", str(columns))
+    monkeypatch.setattr(sys, "stdout", terminal)
+    return terminal
+
+
+@pytest.mark.parametrize("columns", [40, 79])
+def test_a_report_on_a_terminal_is_folded_and_coloured(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+    terminal = on_a_terminal(monkeypatch, columns)
+    monkeypatch.setattr(cli_check, "grade", lambda *_, **__: REPORT)
+    assert main(["check", "right.py", "--hints", "3"]) == 1
+    bare = re.sub(r"\x1b\[[\d;]*m", "", terminal.getvalue())
+    assert max(map(len, bare.splitlines())) <= columns < max(map(len, REPORT.text(3).splitlines()))
+    assert bare.split() == REPORT.text(3).split()
+    coloured = re.findall(r"\x1b\[([\d;]+)m([^\x1b]+)\x1b\[0m", terminal.getvalue())
+    assert coloured == [
+        ("1;31", "missing"), ("33", "remark"), ("32", "passed"),
+        ("1;31", "FAILED"), ("1;35", "known mistake"), ("33", "remark"), ("2", "not taken"),
+        ("1;31", "FAILED"), ("1;35", "known mistake"), ("1;35", "known mistake"),
+    ]  # fmt: skip
+
+
+def test_a_terminal_without_colours_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_a_terminal(monkeypatch, 60, term="dumb")
+    monkeypatch.setattr(cli_check, "grade", lambda *_, **__: REPORT)
+    assert main(["check", "right.py", "--hints", "3"]) == 1
+    assert "\x1b" not in terminal.getvalue()
+    assert max(map(len, terminal.getvalue().splitlines())) <= 60
+
+
+@pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("term", ["xterm", "dumb"])
+def test_nothing_but_our_colours_reaches_a_terminal(monkeypatch: pytest.MonkeyPatch, term: str, text: str) -> None:
+    terminal = on_a_terminal(monkeypatch, 80, term)
+    monkeypatch.setattr(cli_check, "grade", lambda *_, **__: hostile(text))
+    assert main(["check", "right.py", "--hints", "3"]) == 1
+    bare = re.sub(r"\x1b\[(0|1;31|1;35|32|33|2)m", "", terminal.getvalue())
+    assert bare.replace("\n", "").isprintable()
+    assert "".join(bare.split()) == "".join(hostile(text).text(3).split())
+
+
+def test_other_formats_are_whole_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_a_terminal(monkeypatch, 40)
+    monkeypatch.setattr(cli_check, "grade", lambda *_, **__: REPORT)
+    assert main(["check", "right.py", "--format", "markdown"]) == 1
+    assert terminal.getvalue() == REPORT.markdown()
+
+
+def test_an_explanation_is_folded_at_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = on_a_terminal(monkeypatch, 60)
+    assert main(["check", "--explain", "large-scores"]) == 0
+    assert terminal.getvalue() == f"{explain.explain('large-scores', 60)}\n"
+
+
+# ------------------------------------------------------------------------------------------ -o, and nobody there
+def test_a_dash_is_standard_output(capsys: Capture) -> None:
+    said = []
+    for output in ([], ["-o", "-"]):
+        assert main(["check", "wrong.py", *output]) == 1
+        said.append(capsys.readouterr().out)
+    assert said[0] == said[1]
+    assert main(["check", "class", "-o", "-"]) == 1
+    out = capsys.readouterr().out
+    assert out.splitlines()[0] == ",".join(table.Row._fields)
+    assert [line.partition(",")[0] for line in out.splitlines()[1:]] == ["anna.py", "bert.py"]
+    assert not Path("-").exists()
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no /proc here")
+@pytest.mark.parametrize(("target", "output"), [("right.py", "/proc/report"), ("class", "/proc/marks.csv")])
+def test_where_nothing_can_be_written_nothing_is_graded(
+    capsys: Capture, grade: Marker, target: str, output: str
+) -> None:
+    said = refused(capsys, target, "-o", output)
+    assert said.startswith(f"{output}: expected a folder ")
+    assert said.endswith("; name another")
+    assert grade.calls == []
+
+
+def test_a_report_that_nobody_gets_has_not_passed(
+    capsys: Capture, monkeypatch: pytest.MonkeyPatch, grade: Marker
+) -> None:
+    monkeypatch.setattr(sys, "stdout", None)
+    for arguments in (["right.py"], ["right.py", "--json"], ["class"], ["class", "-o", "-"]):
+        assert main(["check", *arguments]) == 2
+        assert "expected a reader of the whole report, got a closed one" in capsys.readouterr().err
+    assert main(["check", "right.py", "-o", "report"]) == 0  # which has it
+    assert main(["check", "--list"]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(("arguments", "code"), [(["right.py"], 2), (["right.py", "-o", "report"], 0), (["--list"], 0)])
+def test_a_pipe_without_a_reader_is_no_reader(arguments: list[str], code: int) -> None:
+    script = (
+        "import sys; from headwise import cli, cli_check; from headwise.check.report import *\n"
+        "right = Verdict('a', 'softmax', 'b', 1, PASSED)\n"
+        "cli_check.grade = lambda *a, **k: Report('x', 0, (right,), {}, {})\n"
+        f"sys.exit(cli.main(['check', *{arguments!r}]))"
+    )
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as closed:
+        ran = subprocess.run(
+            [sys.executable, "-c", script], stdout=closed, stderr=subprocess.PIPE, text=True, timeout=60
+        )
+    assert (ran.returncode, ran.stderr.count("\n")) == (code, 1 if code else 0)
+    assert ("expected a reader of the whole report, got none" in ran.stderr) == (code == 2)
+
+
+def test_where_nothing_is_found_the_option_is_named(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cli_check, "grade", real_grade)
+    Path("net.py").write_text("class Net:\n    pass\n")
+    said = refused(capsys, "net.py")
+    assert said.startswith(
+        "expected a function or class to grade, got none in net.py, which has Net; looked for names "
+    )
+    assert "functions=" not in said
+    assert said.endswith("; say which it is: --function layer=Net")
+
+
 # ---------------------------------------------------------------------------------------- standard input
 class Stdin:
     """Standard input with some bytes."""
@@ -189,20 +326,28 @@ def test_a_class_is_a_table_with_its_mean_and_mistakes(capsys: Capture) -> None:
     assert err == ""
     lines = out.splitlines()
     assert lines[0] == "class, seed 0"
-    assert re.fullmatch(r"anna\.py   +2   +2  +yes", lines[3])
-    assert re.fullmatch(r"bert\.py   +2   +5  +no      no-max", lines[4])
-    assert re.fullmatch(r"carl\.py   +2   +8  +no      no-max; a; d", lines[5])
+    assert re.fullmatch(r"anna\.py   +2   +8  +yes", lines[3])
+    assert re.fullmatch(r"bert\.py   +2   +8  +no      no-max", lines[4])
+    assert re.fullmatch(r"carl\.py   +2   +8  +no      no-max; a or d", lines[5])
     assert re.fullmatch(r"dora\.py .*class/dora\.py: expected Python, got 'nothing'; write some", lines[6])
     mistakes = lines[lines.index("Mistakes, by how many solutions make them") + 3 :][:3]
-    assert [line.split() for line in mistakes] == [["no-max", "2"], ["a", "1"], ["d", "1"]]
-    assert lines[-4:] == ["graded      3 of 4", "passed      1", "mean score  2 of 5", "written     marks.csv"]
+    assert [line.split() for line in mistakes] == [["no-max", "2"], ["a", "or", "d", "1"], []]
+    assert lines[-5:] == [
+        "graded      3 of 4",
+        "passed      1",
+        "mean score  2 of 8",
+        "of          all exercises; --exercise names those that a class was given",
+        "written     marks.csv",
+    ]
     assert len(table.read_rows("marks.csv")) == 4
 
 
 def test_a_class_passes_where_each_was_graded_and_passed(capsys: Capture) -> None:
     Path("class/bert.py").write_text("right")
     assert main(["check", "class"]) == 0
-    assert "mean score  2 of 2" in capsys.readouterr().out
+    assert "mean score  2 of 8" in capsys.readouterr().out
+    assert main(["check", "class", "--exercise", "softmax"]) == 0
+    assert "all exercises" not in capsys.readouterr().out
     Path("class/carl.py").write_text("refuse")
     assert main(["check", "class"]) == 1
     assert sorted(os.listdir("class")) == ["anna.py", "bert.py", "carl.py"]
@@ -213,7 +358,7 @@ def test_a_class_as_json_is_one_object(capsys: Capture) -> None:
     value = json.loads(capsys.readouterr().out)
     assert [row["file"] for row in value["solutions"]] == ["anna.py", "bert.py"]
     assert value["summary"] == {
-        "files": 2, "graded": 2, "passed": 1, "score": 2, "maximum": 3.5, "mistakes": {"no-max": 1}
+        "files": 2, "graded": 2, "passed": 1, "score": 2, "maximum": 8, "mistakes": {"no-max": 1}
     }  # fmt: skip
     assert value["output"] == "m.csv"
 
@@ -298,6 +443,12 @@ USAGE = [
         "--exercise: expected an exercise, got 'sofmax'; did you mean softmax? See --l",
     ),
     (["right.py", "--exercise", "softmax,"], "--exercise: expected an exercise, got ''; there are softmax, attention,"),
+    (["right.py", "--exercise", "xyz"], "multi_head, layer, single_sequence. See --list"),
+    (["right.py", "--function", "softmax=f,"], "expected EXERCISE=NAME with a name of Python, got ''; for example "),
+    (["right.py", "-o", ""], "-o: expected the name of a file, or - for standard output, got nothing; see"),
+    (["class", "-o", ""], "-o: expected the name of a file, or - for standard output, got nothing; see"),
+    (["class", "-o", "-", "--resume"], "--resume: expected a folder and -o FILE.csv with it, got no such; see"),
+    (["right.py", "-o", "-", "--force"], "--force: expected -o FILE or --starter DIR with it, got none; see"),
     (["right.py", "--function", "sofmax=f"], "--function: expected an exercise, got 'sofmax'; did you mean softmax?"),
     (
         ["right.py", "--function", "softmax"],
@@ -346,7 +497,7 @@ def test_the_help_names_every_option(capsys: Capture) -> None:
     out = capsys.readouterr().out
     options = (
         "--exercise --format --output --force --hints --time-limit --memory-limit --seed --numpy-only --function "
-        "--jobs --resume --list --starter --explain --json TARGET 0 1 2"
+        "--jobs --resume layer=MyAttention 0..3 --list --starter --explain --json TARGET 0 1 2"
     )
     for option in options.split():
         assert option in out
@@ -354,15 +505,6 @@ def test_the_help_names_every_option(capsys: Capture) -> None:
 
 
 # ---------------------------------------------------------------------------------------------- running
-class Terminal(io.StringIO):
-    """A stream that says it is a terminal."""
-
-    encoding = "utf-8"
-
-    def isatty(self) -> bool:
-        return True
-
-
 @pytest.mark.parametrize("target", ["right.py", "class"])
 def test_a_bar_is_drawn_on_terminals_alone(capsys: Capture, monkeypatch: pytest.MonkeyPatch, target: str) -> None:
     monkeypatch.setattr(cli_check, "_PATIENCE", 0.0)

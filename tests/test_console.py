@@ -356,3 +356,50 @@ def test_nan_has_its_mark_in_the_legend() -> None:
     picture = console.heatmap(np.array([[np.nan, 1.0]]), ["a"], ["b", "c"], console.Look("ascii"))
     assert "|??@@|" in picture
     assert picture.endswith("'@' above 0.5, '?' NaN")
+
+
+# ------------------------------------------------------------------------------------------------ folded
+LINES = [("    remark: three words and more", 8, "yellow"), ("passed  a", 8, "green"), ("", 4, ""), ("x" * 50, 4, "")]
+FOLDED = (
+    "    remark: three words\n        and more\npassed  a\n\n"
+    + "x" * 23
+    + "\n"
+    + "    "
+    + "x" * 19
+    + "\n    "
+    + "x" * 8
+)
+
+
+def test_lines_are_folded_and_set_in():
+    assert console.folded(LINES, 23) == FOLDED
+    assert console.folded(LINES, 80) == "\n".join(line for line, _, _ in LINES)
+
+
+def test_a_narrow_terminal_keeps_room_for_words():
+    lines = console.folded([("passed  " + "word " * 9, 30, "")], 4).splitlines()
+    assert max(map(len, lines)) <= 20
+    assert {len(line) - len(line.lstrip()) for line in lines[1:]} == {10}
+
+
+@needs_rich
+def test_the_first_words_of_a_line_are_coloured_on_a_terminal_alone(monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    made = console.folded(LINES, 23, Look(rich=True, width=23))
+    assert COLOUR.sub("", made) == FOLDED
+    assert re.findall(r"\x1b\[(\d+)m([^\x1b]*)\x1b\[0m", made) == [("33", "remark"), ("32", "passed")]
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[3" not in console.folded(LINES, 23, Look(rich=True, width=23))
+
+
+@needs_rich
+def test_markup_in_a_line_is_text():
+    assert COLOUR.sub("", console.folded([("[red]x[/red] :smile:", 4, "green")], 40, RICH)) == ("[red]x[/red] :smile:")
+
+
+def test_the_columns_are_those_of_a_terminal_and_80_where_it_does_not_say(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "57")
+    assert (console.columns(Terminal()), console.columns(io.StringIO()), console.columns(None)) == (57, None, None)
+    monkeypatch.delenv("COLUMNS")
+    monkeypatch.setattr("os.get_terminal_size", lambda *_: (_ for _ in ()).throw(OSError()))
+    assert console.columns(Terminal()) == 80

@@ -454,17 +454,28 @@ def _bench_text(outcome: Outcome, whole: Sequence[str], look: console.Look, writ
 
 # -------------------------------------------------------------------------------------------- running
 @contextmanager
-def _writing() -> Iterator[None]:
-    """Flush standard output while what goes wrong can still be said; a reader who has seen enough is no fault."""
+def _writing(needed: bool = False) -> Iterator[None]:
+    """Flush standard output while what goes wrong can still be said.
+
+    A reader who has seen enough is no fault, nor is none; but where what is written is needed, as a report whose exit
+    code would say that somebody has it.
+    """
     try:
         yield
         if sys.stdout is not None:
             sys.stdout.flush()
-    except BrokenPipeError:
+        elif needed:
+            raise UsageError(f"standard output: {_UNREAD}, got a closed one; open it, or name a file by -o")
+    except BrokenPipeError as error:
         _silence()
+        if needed:
+            raise UsageError(f"standard output: {_UNREAD}, got none; read it, or name a file by -o") from error
     except OSError as error:
         _silence()
         raise UsageError(f"standard output: expected to write all, got '{error.strerror}'; make room") from error
+
+
+_UNREAD = "expected a reader of the whole report"
 
 
 class _Stopped(KeyboardInterrupt):
@@ -522,8 +533,8 @@ def _run(arguments: Sequence[str]) -> int:
     if options is None:
         return 0
     answer = options.run(options)
-    text, code = (answer, 0) if isinstance(answer, str) else answer
-    with _writing():
+    text, code, needed = (answer, 0, False) if isinstance(answer, str) else answer
+    with _writing(needed):
         console.emit(text, sys.stdout)
     return int(code)
 

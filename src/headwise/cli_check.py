@@ -10,14 +10,14 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from headwise import console
 from headwise.arguments import UsageError, command, count, names, positive, seed
 from headwise.check import checks, explain, folder, starter, table
-from headwise.check.formats import FORMATS
-from headwise.check.grade import grade
-from headwise.check.report import Report
+from headwise.check.formats import FORMATS, text_lines
+from headwise.check.grade import NothingFoundError, grade
+from headwise.check.report import FAILED, PASSED, UNTAKEN, Report
 from headwise.check.words import LEVELS
 from headwise.files import FileError, check_target, listed, shown, write_bytes
 
@@ -26,10 +26,17 @@ _PATIENCE = 0.5  # seconds that a grading may take before a bar is drawn
 _HELP = "see headwise check -h"
 _OF_A_FOLDER = ("text", "json")
 _INSTEAD = ("list", "starter", "explain")  # of grading
-_STDIN = "-"
+_STDIN = _STDOUT = "-"
+_COLOURS = {PASSED: "green", FAILED: "bold red", UNTAKEN: "dim", "remark": "yellow", "mistake": "bold magenta"}
+_WIDEST = 100  # columns of what is to be read
 
-Answer = tuple[str, int]
-"""What is printed, and the exit code."""
+
+class Answer(NamedTuple):
+    """What is printed, the exit code, and whether that is true only where all could be printed."""
+
+    text: str
+    code: int
+    needed: bool = False
 
 
 # ------------------------------------------------------------------------------------------- parsing
@@ -50,8 +57,8 @@ def add(commands: Any) -> None:
 def _add_grading(parser: argparse.ArgumentParser) -> None:
     exercises = "what to grade, several or between commas (default: all that the solution defines); --list names them"
     parser.add_argument("--exercise", metavar="NAME", nargs="+", action="extend", type=names, help=exercises)
-    named = "the name under which the solution defines an exercise; may be given again"
-    parser.add_argument("--function", metavar="EXERCISE=NAME", action="append", type=_pair, default=[], help=named)
+    named = "under which name the solution defines what, as layer=MyAttention; several between commas, or given again"
+    parser.add_argument("--function", metavar="EXERCISE=NAME", action="extend", type=_pairs, default=[], help=named)
     parser.add_argument("--seed", type=seed, default=0, metavar="N", help="of the inputs (default 0)")
     parser.add_argument(
         "--time-limit",
@@ -69,9 +76,12 @@ def _add_grading(parser: argparse.ArgumentParser) -> None:
 def _add_output(parser: argparse.ArgumentParser) -> None:
     formats = f"of the report: {', '.join(FORMATS)} (default text; of a folder {' or '.join(_OF_A_FOLDER)})"
     parser.add_argument("--format", type=_format, metavar="NAME", help=formats)
-    hints = "0 to 3 for each failure: what failed, where to look, the formula; 0 names no mistake either (default 1)"
-    parser.add_argument("--hints", type=_level, default=1, metavar="N", help=hints)
-    into = "write the report to FILE instead; of a folder, a table as .csv, after each result"
+    hints = (
+        "how much is told of each failure: 0 only that it failed, 1 what failed and the known mistake with its fix, "
+        "2 where to look as well, 3 the formula too (default 1)"
+    )
+    parser.add_argument("--hints", type=_level, default=1, metavar="0..3", help=hints)
+    into = "write the report to FILE instead, - is standard output; of a folder, a table as .csv, after each result"
     parser.add_argument("-o", "--output", metavar="FILE", help=into)
     parser.add_argument("--force", action="store_true", help="replace FILE, or DIR/solution.py, where it exists")
     parser.add_argument("--resume", action="store_true", help="of a folder: keep the rows of FILE that are still so")
@@ -89,6 +99,10 @@ def _level(text: str) -> int:
     raise argparse.ArgumentTypeError(f"expected 0, 1, 2 or 3, got '{shown(text, 60)}'")
 
 
+def _pairs(text: str) -> list[tuple[str, str]]:
+    return [_pair(part) for part in names(text)]
+
+
 def _pair(text: str) -> tuple[str, str]:
     exercise, equals, name = (part.strip() for part in text.partition("="))
     if equals and exercise and all(part.isidentifier() for part in name.split(".")):
@@ -102,11 +116,11 @@ def _run(options: argparse.Namespace) -> Answer:
     _check_combination(options)
     options.exercise = _exercises(options)
     if options.list:
-        return _list(options), 0
+        return Answer(_list(options), 0)
     if options.explain is not None:
-        return _explain(options), 0
+        return Answer(_explain(options), 0)
     if options.starter is not None:
-        return _start(options), 0
+        return Answer(_start(options), 0)
     return _grade_class(options) if os.path.isdir(options.target) else _grade_one(options)
 
 
@@ -117,6 +131,10 @@ def _check_combination(options: argparse.Namespace) -> None:
         swallowed = "; put TARGET before --exercise" if not given and options.exercise else ""
         raise UsageError(f"expected TARGET, --list, --starter or --explain, got {listed(given)}{swallowed}; {_HELP}")
     _check_format(options)
+    if options.output == "":
+        raise UsageError(f"-o: expected the name of a file, or - for standard output, got nothing; {_HELP}")
+    if options.output == _STDOUT and not _is_class(options):
+        options.output = None
     if options.force and options.output is None and options.starter is None:
         raise UsageError(f"--force: expected -o FILE or --starter DIR with it, got none; {_HELP}")
     if options.output is not None and instead:
@@ -129,14 +147,17 @@ def _check_format(options: argparse.Namespace) -> None:
     if options.json and options.format not in (None, "json"):
         raise UsageError(f"--json: expected --format json or none with it, got {options.format}; {_HELP}")
     options.format = "json" if options.json else options.format or "text"
-    is_folder = options.target is not None and os.path.isdir(options.target)
-    if (is_folder or options.target is None) and options.format not in _OF_A_FOLDER:
+    if (_is_class(options) or options.target is None) and options.format not in _OF_A_FOLDER:
         expected = "expected text or json where no single solution is graded"
         raise UsageError(f"--format: {expected}, got {options.format}; {_HELP}")
 
 
+def _is_class(options: argparse.Namespace) -> bool:
+    return options.target is not None and os.path.isdir(options.target)
+
+
 def _check_resume(options: argparse.Namespace) -> None:
-    if options.output is None or options.target is None or not os.path.isdir(options.target):
+    if options.output in (None, _STDOUT) or not _is_class(options):
         raise UsageError(f"--resume: expected a folder and -o FILE.csv with it, got no such; {_HELP}")
     if options.force:
         raise UsageError(f"--resume: expected no --force with it, which replaces all of FILE, got both; {_HELP}")
@@ -169,12 +190,21 @@ def _grade_one(options: argparse.Namespace) -> Answer:
         check_target(options.output, force=options.force, source=source, ending="")
     report = _graded(options)
     code = 0 if report.passed else 1
-    text = FORMATS[options.format](report, options.hints)
     if options.output is None:
-        return text.rstrip("\n"), code
+        return Answer(_printed(report, options), code, needed=True)
+    text = FORMATS[options.format](report, options.hints)
     data = f"{text.rstrip()}\n".encode()
     write_bytes(options.output, data, ending="", force=options.force)
-    return _written(options, report), code
+    return Answer(_written(options, report), code)
+
+
+def _printed(report: Report, options: argparse.Namespace) -> str:
+    """The report; as text on a terminal, folded at its width and in colours."""
+    most = console.columns(sys.stdout)
+    if options.format != "text" or most is None:
+        return FORMATS[options.format](report, options.hints).rstrip("\n")
+    lines = [(one.text, one.hang, _COLOURS.get(one.kind, "")) for one in text_lines(report, options.hints)]
+    return console.folded(lines, most, console.look(sys.stdout))
 
 
 def _written(options: argparse.Namespace, report: Report) -> str:
@@ -201,6 +231,8 @@ def _one(path: str, options: argparse.Namespace) -> Report:
             return grade(path, options.exercise, options.seed, **chosen)
     except FileError:
         raise
+    except NothingFoundError as error:
+        raise UsageError(f"{error.expected}; say which it is: --function {'='.join(error.example)}") from error
     except ValueError as error:
         raise UsageError(str(error)) from error
 
@@ -231,21 +263,24 @@ def _stdin() -> bytes:
 # ---------------------------------------------------------------------------------------------- a class
 def _grade_class(options: argparse.Namespace) -> Answer:
     settings = folder.Settings(options.exercise, options.seed, _settings(options))
+    printed = options.output == _STDOUT
     with console.Progress(sys.stderr) as bar:
         rows = folder.grade_folder(
             options.target,
             settings,
             jobs=options.jobs,
-            output=options.output,
+            output=None if printed else options.output,
             resume=options.resume,
             force=options.force,
             progress=partial(bar.count, "grading"),
         )
-    code = 0 if all(row.passed == "yes" for row in rows) else 1
+    code, needed = 0 if all(row.passed == "yes" for row in rows) else 1, printed or options.output is None
     whole = table.summary(rows)
     if options.format == "json":
-        return console.as_json({"solutions": rows, "summary": whole, "output": options.output}), code
-    return _class_text(rows, whole, options, console.look(sys.stdout)), code
+        return Answer(console.as_json({"solutions": rows, "summary": whole, "output": options.output}), code, needed)
+    if printed:
+        return Answer(table.as_csv(rows).rstrip("\n"), code, needed)
+    return Answer(_class_text(rows, whole, options, console.look(sys.stdout)), code, needed)
 
 
 def _class_text(
@@ -264,6 +299,8 @@ def _class_facts(whole: table.Summary, options: argparse.Namespace) -> list[tupl
     said: list[tuple[str, object]] = [("graded", f"{whole.graded} of {whole.files}"), ("passed", whole.passed)]
     if whole.score is not None:
         said.append(("mean score", f"{whole.score:.4g} of {whole.maximum:.4g}"))
+        if options.exercise is None:
+            said.append(("of", "all exercises; --exercise names those that a class was given"))
     return said + ([("written", options.output)] if options.output else [])
 
 
@@ -289,7 +326,7 @@ def _short(rows: Sequence[Sequence[object]]) -> list[list[object]]:
 
 def _explain(options: argparse.Namespace) -> str:
     try:
-        text = explain.explain(options.explain)
+        text = explain.explain(options.explain, min(_WIDEST, console.columns(sys.stdout) or _WIDEST))
     except ValueError as error:
         raise UsageError(f"--explain: {error}") from error
     return console.as_json({"name": options.explain, "text": text}) if options.format == "json" else text

@@ -13,7 +13,7 @@ import shutil
 import textwrap
 import time
 import unicodedata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from typing import IO, Any, NamedTuple
@@ -29,6 +29,7 @@ _COLOURS = ("", "dim", "cyan", "green", "yellow", "bright_red")
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 _MOST_CELLS = 64
 _EVERY = 0.1  # seconds from one drawing of a bar to the next
+_BEGIN = re.compile(r":|  ")  # where the first words of a line end
 _NUMBER = re.compile(r"[-+]?[\d.]+(e[-+]?\d+)?( ?%)?|nan|[-+]?inf")
 
 
@@ -237,6 +238,50 @@ def _rendered(thing: Any, look: Look) -> str:
     file = io.StringIO()
     Console(file=file, force_terminal=True, legacy_windows=False, width=look.width).print(thing, crop=False)
     return file.getvalue().rstrip("\n")
+
+
+def columns(stream: IO[str] | None, unknown: int = 80) -> int | None:
+    """Return how many columns a terminal has, where the stream is one; else None, as nothing need be folded."""
+    if stream is None or not stream.isatty():
+        return None
+    return shutil.get_terminal_size((unknown, 24)).columns
+
+
+def folded(lines: Sequence[tuple[str, int, str]], most: int, look: Look = PLAIN) -> str:
+    """Return lines folded at a number of columns; on a terminal that takes colours, what they begin with has one.
+
+    Parameters
+    ----------
+    lines : sequence of (str, int, str)
+        A line that nothing acts upon, the columns by which its rest is set in, and the colour of its first words.
+    most : int
+        Columns.
+    look : Look
+        How the stream wants it.
+
+    Examples
+    --------
+    >>> print(folded([("passed  the rows of the weights sum to 1", 8, "green")], 30))
+    passed  the rows of the
+            weights sum to 1
+    """
+    parts = [(part, colour if i == 0 else "") for line, hang, colour in lines for i, part in _fold(line, hang, most)]
+    if not look.rich:
+        return "\n".join(part for part, _ in parts)
+    from rich.text import Text
+
+    made = Text(no_wrap=True, overflow="ignore")
+    for i, (part, colour) in enumerate(parts):
+        begin = len(part) - len(part.lstrip())
+        end = begin + (len(_BEGIN.split(part.lstrip(), maxsplit=1)[0]) if colour else 0)
+        made.append("\n" * (i > 0) + part[:begin]).append(part[begin:end], style=colour).append(part[end:])
+    return _rendered(made, look)
+
+
+def _fold(line: str, hang: int, most: int) -> Iterator[tuple[int, str]]:
+    most = max(most, 20)
+    fold = textwrap.TextWrapper(most, subsequent_indent=" " * min(hang, most // 2), break_on_hyphens=False)
+    return enumerate(fold.wrap(line) or [""])
 
 
 def facts(pairs: Sequence[tuple[str, object]], look: Look = PLAIN, most: int | None = None) -> str:

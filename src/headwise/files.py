@@ -316,6 +316,21 @@ def check_target(path: PathLike, *, force: bool = False, source: PathLike | None
         raise _error(where, "another file than the input", "the input itself", "name another")
     if os.path.lexists(path):
         _check_replaceable(path, where, force)
+    _try_folder(path, where)
+
+
+def _try_folder(path: PathLike, where: str) -> None:
+    """Make a file beside a path, which is gone afterwards: permissions say nothing of /proc, nor of a full disk."""
+    folder = os.path.dirname(path) or "."
+    temporary = os.path.join(folder, f".headwise-{secrets.token_hex(8)}.tmp")
+    try:
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+    except OSError as error:
+        expected, got = "a folder in which files can be made", f"'{shown(folder)}', which says {error.strerror}"
+        raise _error(where, expected, got, "name another") from error
+    finally:
+        with suppress(OSError):
+            os.unlink(temporary)
 
 
 def check_folder(path: PathLike) -> None:

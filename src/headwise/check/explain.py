@@ -1,5 +1,6 @@
 """One check or one mistake, taught: what, why, and numbers of a small example, which are computed; draws no table."""
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from difflib import get_close_matches
@@ -42,47 +43,65 @@ def mistake_rows() -> list[tuple[str, str, str]]:
 
 
 def close(name: str, names: Sequence[str]) -> str:
-    """Return what to say of a name that is not among others: those that are close, else all of them.
+    """Return a sentence on a name that is not among others: those that are close, else all of them.
 
     >>> close("sofmax", ["softmax", "layer"]), close("x", ["softmax", "layer"])
-    ('did you mean softmax?', 'there are softmax, layer')
+    ('did you mean softmax?', 'there are softmax, layer.')
     """
     found = get_close_matches(name, list(names), n=3, cutoff=0.5)
-    return f"did you mean {' or '.join(found)}?" if found else f"there are {listed(names, 8)}"
+    return f"did you mean {' or '.join(found)}?" if found else f"there are {listed(names, 8)}."
 
 
 # --------------------------------------------------------------------------------------------- teaching
-def explain(name: str) -> str:
+def explain(name: str, width: int = _WIDTH) -> str:
     """Return what a check claims or a mistake does, with an example.
 
     Parameters
     ----------
     name : str
-        Of a check, a mistake, or both.
+        Of a check, a mistake, or both; of several, with `` + `` or `` or `` between them, as reports name mistakes that
+        are made together and twins. Capitals, hyphens, underscores and spaces make no difference.
+    width : int
+        Columns at which texts are folded.
 
     Raises
     ------
     ValueError
         There is neither; close names are given.
     """
-    parts = [_check_text(check) for check in checks.CHECKS if check.name == name]
-    parts += [_mistake_text(mistake) for mistake in mistakes.MISTAKES if mistake.name == name]
+    asked = dict.fromkeys(part for whole in _parts(name) for part in whole)
+    return "\n\n".join(_taught(one, width) for one in asked)
+
+
+def _parts(name: str) -> list[list[str]]:
+    """The names in a name: no name has `` + `` or `` or `` in it."""
+    return [[one.strip() for one in part.split(" + ")] for part in name.split(" or ")]
+
+
+def _same(name: str) -> str:
+    """A name as it is compared."""
+    return " ".join(re.split(r"[\s_-]+", name.strip().casefold()))
+
+
+def _taught(name: str, width: int) -> str:
+    parts = [_check_text(check, width) for check in checks.CHECKS if _same(check.name) == _same(name)]
+    parts += [_mistake_text(mistake, width) for mistake in mistakes.MISTAKES if _same(mistake.name) == _same(name)]
     if not parts:
         names = [*(check.name for check in checks.CHECKS), *(mistake.name for mistake in mistakes.MISTAKES)]
         expected = f"expected the name of a check or a mistake, got '{shown(name, 60)}'"
-        raise ValueError(f"{expected}; {close(name, names)} see headwise check --list")
+        raise ValueError(f"{expected}; {close(name, names)} See headwise check --list")
     return "\n\n".join(parts)
 
 
-def _check_text(check: Check) -> str:
+def _check_text(check: Check, width: int) -> str:
     calls = _calls(check)
     said = [
         f"check {shown(check.name)}, of the exercise {shown(check.exercise)}, weight {check.weight:g}",
-        *_folded("claim    ", check.claim),
-        *_folded("matters  ", _worth(check, calls)),
-        *_folded("look     ", check.look),
-        *_folded("formula  ", check.formula),
-        *_folded("inputs   ", _inputs(calls)),
+        *_folded("claim    ", check.claim, width),
+        *_folded("matters  ", _worth(check, calls), width),
+        *_folded("look     ", check.look, width),
+        *_folded("formula  ", check.formula, width),
+        *_folded("inputs   ", _inputs(calls), width),
     ]
     call = _example(check.exercise, calls)
     if call is not None:
@@ -121,14 +140,14 @@ def _short(role: str, value: Any) -> str:
     return f"{role} {value.shape} {value.dtype}" if isinstance(value, np.ndarray) else f"{role}={shown(value, 60)}"
 
 
-def _mistake_text(mistake: Mistake) -> str:
+def _mistake_text(mistake: Mistake, width: int) -> str:
     said = [
         f"mistake {shown(mistake.name)}, made in {listed(mistake.exercises)}",
-        *_folded("", mistake.explanation),
-        *_folded("fix: ", mistake.fix),
+        *_folded("", mistake.explanation, width),
+        *_folded("fix: ", mistake.fix, width),
     ]
     if mistake.detect is not None:
-        return "\n".join([*said, "", *_folded("", _SEEN)])
+        return "\n".join([*said, "", *_folded("", _SEEN, width)])
     for numbers in (True, False):  # of numbers more is learnt than of an error
         for call in chain.from_iterable(map(_examples, mistake.exercises)):
             right, wrong = _answer(None, call), _answer(mistake, call)
@@ -138,10 +157,12 @@ def _mistake_text(mistake: Mistake) -> str:
     return "\n".join([*said, "", "no example here is small enough to show it"])
 
 
-def _folded(name: str, text: str) -> list[str]:
+def _folded(name: str, text: str, width: int) -> list[str]:
     """A text after its name, on lines that a terminal shows whole."""
     hang = " " * len(name)
-    return textwrap.wrap(text, _WIDTH, initial_indent=name, subsequent_indent=hang, break_on_hyphens=False)
+    return textwrap.wrap(
+        text, max(width, 2 * len(name)), initial_indent=name, subsequent_indent=hang, break_on_hyphens=False
+    )
 
 
 # --------------------------------------------------------------------------------------------- examples
@@ -159,10 +180,22 @@ def _smallest(calls: Sequence[Call]) -> list[Call]:
 
 
 def _example(exercise: str, calls: Sequence[Call]) -> Call | None:
-    """A call to show a check by: of its own, or a tiny one with the same roles."""
+    """A call to show a check by: of its own, or a tiny one that is most like them."""
     own = _smallest(calls)
-    roles = {role for call in calls for role in call.args}
-    return next(chain(own, sorted(_tiny(exercise), key=lambda call: len(roles ^ set(call.args)))), None)
+    seen = set().union(*map(_traits, calls))
+    return next(chain(own, sorted(_tiny(exercise), key=lambda call: len(seen ^ _traits(call)))), None)
+
+
+def _traits(call: Call) -> set[str]:
+    """What is special about a call: its roles, a NaN, a query without keys."""
+    traits = set(call.args)
+    arrays = [value for value in call.args.values() if isinstance(value, np.ndarray)]
+    if any(array.dtype.kind == "f" and np.isnan(array).any() for array in arrays):
+        traits.add("a NaN")
+    mask = call.args.get("mask")
+    if isinstance(mask, np.ndarray) and mask.size and not mask.any(axis=-1).all():
+        traits.add("a query without keys")
+    return traits
 
 
 def _examples(exercise: str) -> Iterator[Call]:
@@ -197,7 +230,9 @@ def _tiny_attention(batch: bool) -> list[dict[str, Any]]:
     if batch:
         plain = {name: array[None] for name, array in plain.items()}
     blind = np.array([[True, False, True], [False, False, False]])
+    spoilt = np.where([[False], [True], [False]], np.nan, plain["v"])  # of a key that no query may see
     made = [plain, {**plain, "mask": mask}, {**plain, "q": plain["q"] * 1000}, {**plain, "mask": blind}]
+    made.append({**plain, "v": spoilt, "mask": np.array([[True, False, True], [True, False, True]])})
     two = {name: np.concatenate([array, array[:, ::-1] + 1]) for name, array in plain.items()} if batch else plain
     return [*made, two]
 

@@ -11,7 +11,7 @@ from threading import Event
 from typing import Any, NamedTuple
 
 from headwise import __version__
-from headwise.check.grade import grade
+from headwise.check.grade import NothingFoundError, grade, weights
 from headwise.check.process import end_running
 from headwise.check.table import Row, as_csv, cell, judged, read_rows, refused
 from headwise.files import FileError, PathLike, check_target, listed, read_bytes, shown, write_text
@@ -116,6 +116,9 @@ def grade_folder(
 ) -> list[Row]:
     """Grade all solutions of a folder; what is wrong with one of them is said in its row and stops no other.
 
+    The maximum is one for all: what the checks of the exercises that are asked for count together, or those of all
+    exercises, whatever a solution defines.
+
     Parameters
     ----------
     folder : str or path-like
@@ -127,8 +130,8 @@ def grade_folder(
     output : str or path-like, optional
         A CSV file, which is written anew, whole, with each result: an interrupt loses none of those before.
     resume, force : bool
-        Whether `output` may exist: rows whose file, seed, exercises, options and version are the same are kept, or
-        all of it is replaced.
+        Whether `output` may exist: rows whose file, seed, exercises, options and version are the same are kept, the
+        last of each file, if their points fit what failed; or all of it is replaced.
     progress : callable, optional
         Called with how many are done and how many there are.
 
@@ -140,32 +143,35 @@ def grade_folder(
     Raises
     ------
     FileError
-        There is no solution; `output` exists, is another table, or cannot be written.
+        There is no solution; `output` exists, is another table, cannot be written, or was changed meanwhile.
     """
     found = solutions(folder)
     if output is not None:
         check_target(output, force=force or resume, ending=".csv")
-    kept = _kept(output, found) if resume and output is not None and os.path.lexists(output) else {}
+    written = _Output(output)
+    kept = _kept(output, found, settings) if resume and output is not None and os.path.lexists(output) else {}
     rows, waiting = _begun(found, settings, kept)
-    _write(output, rows)
+    written.write(rows)
     with _pool(jobs) as (pool, stopped):
         running = {pool.submit(_graded, found[i], row, settings, stopped): i for i, row in waiting.items()}
         for future in as_completed(running):
             rows[running[future]] = future.result()
-            _write(output, rows)
+            written.write(rows)
             if progress is not None:
                 progress(len(rows), len(found))
     return [rows[i] for i in sorted(rows)]
 
 
-def _kept(output: PathLike, found: Sequence[Solution]) -> dict[tuple[str, ...], Row]:
+def _kept(output: PathLike, found: Sequence[Solution], settings: Settings) -> dict[tuple[str, ...], Row]:
     """The rows of an earlier run, by what they depend on; a table of another folder would be lost."""
     rows = read_rows(output)
     names = {cell(one.name) for one in found}
     if rows and not any(row.file in names for row in rows):
         text = f"expected rows of this folder, got {listed([row.file for row in rows])}"
         raise FileError(f"{shown(output, 1000)}: {text}; name another, or replace it by --force")
-    return {row.key: row for row in rows if row.graded}
+    counted = weights(settings.exercise)
+    last = {row.file: row for row in rows}
+    return {row.key: row for row in last.values() if row.agrees(counted)}
 
 
 def _begun(
@@ -202,11 +208,13 @@ def _graded(solution: Solution, row: Row, settings: Settings, stopped: Event) ->
         report = grade(str(solution.path), chosen, settings.seed, jobs=1, progress=go_on, **settings.options)
     except _StoppedError:
         raise
+    except NothingFoundError as error:
+        return refused(row, error.expected)
     except ValueError as error:
         return refused(row, error)
     except Exception as error:  # of ours, or of the machine: it is this file's, and the others go on
         return refused(row, f"{type(error).__name__}: {error}")
-    return judged(row, report)
+    return judged(row, report, sum(weights(settings.exercise).values()))
 
 
 @contextmanager
@@ -224,6 +232,35 @@ def _pool(jobs: int) -> Iterator[tuple[ThreadPoolExecutor, Event]]:
         pool.shutdown(cancel_futures=True)
 
 
-def _write(output: PathLike | None, rows: Mapping[int, Row]) -> None:
-    if output is not None:
-        write_text(output, as_csv([rows[i] for i in sorted(rows)]))
+class _Output:
+    """The CSV file of a run, written whole, and only over what this run has seen.
+
+    Parameters
+    ----------
+    path : str or path-like, optional
+        The file, as it is now; None: there is none.
+    """
+
+    def __init__(self, path: PathLike | None) -> None:
+        self._path = path
+        self._seen = None if path is None else _state(path)
+
+    def write(self, rows: Mapping[int, Row]) -> None:
+        """Write all rows, unless somebody else has written to the file."""
+        if self._path is None:
+            return
+        now = _state(self._path)
+        if now is not None and now != self._seen:
+            text = "expected the table as this run left it, got one that was changed meanwhile, and is left alone"
+            raise FileError(f"{shown(self._path, 1000)}: {text}; go on from it by --resume, or name another")
+        write_text(self._path, as_csv([rows[i] for i in sorted(rows)]))
+        self._seen = _state(self._path)
+
+
+def _state(path: PathLike) -> tuple[int, ...] | None:
+    """What tells a file from a changed one, or None where there is none."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

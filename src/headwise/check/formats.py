@@ -6,6 +6,7 @@ Every text may have come from the solution, and is escaped for where it goes. Kn
 import html as markup
 import re
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from headwise.check.machine import as_json, gradescope, junit
 from headwise.check.report import FAILED, PASSED, UNTAKEN, Report, Verdict
@@ -21,15 +22,36 @@ from headwise.check.words import (
     points,
     printed_of,
     remarks_of,
+    shown_verdicts,
+    to_do,
 )
 from headwise.files import shown
 
+_LONG = 60  # characters of an error that need not be read twice
 HINTS = ("what failed", "where to look", "the formula")
 _STYLE = (
     "body{max-width:60em;margin:2em auto;padding:0 1em;font-family:sans-serif;line-height:1.4}"
     ".hw-table{border-collapse:collapse}.hw-table td{padding:.2em .8em;text-align:left;vertical-align:top}"
     ".hw-table pre{white-space:pre-wrap;overflow-wrap:anywhere;margin:.2em 0}"
 )
+
+
+class Line(NamedTuple):
+    """A line of the report as text.
+
+    Attributes
+    ----------
+    text : str
+        What stands there.
+    hang : int
+        By how many columns the rest is set in where the line is folded.
+    kind : str
+        ``"passed"``, ``"failed"``, ``"not taken"``, ``"remark"``, ``"mistake"``, or empty: what a colour may be for.
+    """
+
+    text: str
+    hang: int = 4
+    kind: str = ""
 
 
 def text(report: Report, hints: int = 1) -> str:
@@ -48,38 +70,65 @@ def text(report: Report, hints: int = 1) -> str:
     ValueError
         Another number of hints.
     """
+    return "\n".join(one.text for one in text_lines(report, hints))
+
+
+def text_lines(report: Report, hints: int = 1) -> list[Line]:
+    """Return the lines of `text`, each with how it may be folded and coloured; parameters as of `text`."""
     check_level(hints)
-    size = max((len(shown(verdict.check)) for verdict in report.verdicts), default=0)
-    said = [f"{line(report.target)}, seed {report.seed}", *(f"{name}: {what}" for name, what in about(report))]
+    verdicts, waiting = shown_verdicts(report), to_do(report)
+    size = max((len(name) for name in [*(shown(v.check) for v in verdicts), *(name for name, _ in waiting)]), default=0)
+    said = [Line(f"{line(report.target)}, seed {report.seed}")]
+    said += [Line(f"{name}: {what}", kind=_KINDS.get(name, "")) for name, what in about(report)]
     told: set[str] = set()
-    for verdict in report.verdicts:
-        said.append(f"{WORDS[verdict.status]:9}  {shown(verdict.check):{size}}  {line(verdict.claim)}".rstrip())
-        said += [f"    {_once(one, told)}" for one in details(verdict, hints)]
-        said += [f"    printed: {one}" for one in printed_of(verdict)[:3]] if verdict.status == FAILED else []
-    return "\n".join([*said, f"score: {points(report)}"])
+    for verdict in verdicts:
+        said += _verdict_lines(verdict, hints, size, told)
+    said += [Line(f"{'to do':9}  {name:{size}}  {what}", size + 13, FAILED) for name, what in waiting]
+    said.append(Line(f"score: {points(report)}"))
+    return said + [Line(f"next: implement {name}") for name, _ in waiting[:1]]
+
+
+_KINDS = {"not loaded": FAILED, "refused": FAILED, "missing": FAILED, "remark": "remark"}
+
+
+def _verdict_lines(verdict: Verdict, hints: int, size: int, told: set[str]) -> Iterator[Line]:
+    first = f"{WORDS[verdict.status]:9}  {shown(verdict.check):{size}}  {line(verdict.claim)}".rstrip()
+    yield Line(first, size + 13, verdict.status)
+    for one in details(verdict, hints):
+        kind = {"known mistake": "mistake", "remark": "remark"}.get(one.partition(":")[0], "")
+        yield Line(f"    {_once(one, told)}", 8, kind)
+    if verdict.status == FAILED:
+        yield from (Line(f"    printed: {one}", 8) for one in printed_of(verdict)[:3])
 
 
 def _once(one: str, told: set[str]) -> str:
-    """A known mistake is explained where it comes first, and named where it comes again."""
-    if not one.startswith("known mistake: ") or one not in told:
-        told.add(one)
-        return one
-    return f"{': '.join(one.split(': ')[:2])}, as above"
+    """A known mistake, or what is in the way of all calls alike, is told where it comes first, and named again."""
+    label, _, rest = one.partition(": ")
+    if label == "failed" and rest.startswith("for "):
+        where, _, why = rest.partition(": ")
+        if len(why) > _LONG and why in told:
+            return f"{label}: {where}: {why[:_LONG].rsplit(' ', 1)[0]} ..., as above"
+        told.add(why)
+    elif label == "known mistake" and one in told:
+        return f"{': '.join(one.split(': ')[:2])}, as above"
+    told.add(one)
+    return one
 
 
 def markdown(report: Report, hints: int = 1) -> str:
     """Return a report as Markdown, for a comment on a pull request or a page; parameters as of `text`."""
     check_level(hints)
     head = [f"## {_plain(report.target)}: {points(report)}", ""]
-    head += [f"- {name}: {_plain(what)}" for name, what in [("seed", str(report.seed)), *about(report)]]
+    head += [f"- {name}: {_plain(what)}" for name, what in [("seed", str(report.seed)), *_whole(report)]]
     table = ["", "| check | result | points | claim |", "| --- | --- | ---: | --- |"]
-    table += [_markdown_row(verdict) for verdict in report.verdicts]
-    parts = [part for verdict in report.verdicts for part in _markdown_part(verdict, hints)]
-    return "\n".join(head + (table if report.verdicts else []) + parts) + "\n"
+    verdicts = shown_verdicts(report)
+    table += [_markdown_row(report, verdict) for verdict in verdicts]
+    parts = [part for verdict in verdicts for part in _markdown_part(verdict, hints)]
+    return "\n".join(head + (table if verdicts else []) + parts) + "\n"
 
 
-def _markdown_row(verdict: Verdict) -> str:
-    cells = (_plain(verdict.check), WORDS[verdict.status], _share(verdict), _plain(verdict.claim))
+def _markdown_row(report: Report, verdict: Verdict) -> str:
+    cells = (_plain(verdict.check), WORDS[verdict.status], _share(report, verdict), _plain(verdict.claim))
     return f"| {' | '.join(cells)} |"
 
 
@@ -94,15 +143,31 @@ def _markdown_part(verdict: Verdict, hints: int) -> list[str]:
     return ["", f"### {_plain(verdict.check)}", "", f"{fence}text", *held, fence]
 
 
+_MARKUP = re.compile(
+    r"[\\`*\[\]|~$]"  # which act anywhere
+    r"|(?<![^\W_])_|_(?![^\W_])"  # no emphasis begins or ends within a word
+    r"|#(?=\w|\s*$)"  # an issue's number, and what would close a heading
+    r"|:(?=//|\w)|(?<=www)\."  # a link without brackets, an emoji
+)
+
+
 def _plain(text: object) -> str:
-    """A text that Markdown takes as it is; a name after @ would call somebody."""
-    signs = re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", line(text))
-    return signs.replace(r"\@", "@<!-- -->").replace(r"\<", "&lt;").replace(r"\>", "&gt;")
+    """A text within a line that Markdown takes as it is; a name after @ would call somebody."""
+    signs = _MARKUP.sub(r"\\\g<0>", line(text))
+    signs = re.sub(r"&(?=[#\w])", "&amp;", signs).replace("<", "&lt;").replace(">", "&gt;")
+    return signs.replace("@", "@<!-- -->")
 
 
-def _share(verdict: Verdict) -> str:
+def _whole(report: Report) -> list[tuple[str, str]]:
+    """What is said of the solution as a whole, and of what is not written yet."""
+    waiting = to_do(report)
+    said = [*about(report), *(("to do", f"{name}, {what}") for name, what in waiting)]
+    return said + [("next", f"implement {name}") for name, _ in waiting[:1]]
+
+
+def _share(report: Report, verdict: Verdict) -> str:
     """The points of a check, of those that it counts."""
-    if verdict.status == UNTAKEN:
+    if not verdict.weight or not report.counts(verdict):
         return "-"
     return f"{number(verdict.weight if verdict.status == PASSED else 0)} of {number(verdict.weight)}"
 
@@ -117,8 +182,8 @@ def html(report: Report, hints: int = 1) -> str:
 def fragment(report: Report, hints: int = 3) -> str:
     """Return a report as HTML to be put into a page, such as a notebook; parameters as of `text`."""
     check_level(hints)
-    whole = "".join(f"<li>{_safe(name)}: {_safe(what)}</li>" for name, what in about(report))
-    rows = "\n".join(_html_row(verdict, hints) for verdict in report.verdicts)
+    whole = "".join(f"<li>{_safe(name)}: {_safe(what)}</li>" for name, what in _whole(report))
+    rows = "\n".join(_html_row(report, verdict, hints) for verdict in shown_verdicts(report))
     return (  # the classes keep formulas between dollar signs from being typeset
         '<div class="hw-report tex2jax_ignore mathjax_ignore">\n'
         f"<p><strong>{_safe(report.target)}: {points(report)}</strong>, seed {report.seed}</p>\n"
@@ -130,11 +195,11 @@ def _safe(text: object) -> str:
     return markup.escape(line(text))
 
 
-def _html_row(verdict: Verdict, hints: int) -> str:
+def _html_row(report: Report, verdict: Verdict, hints: int) -> str:
     colour = {PASSED: "#1a7f37", FAILED: "#cf222e", UNTAKEN: "#6e7781"}[verdict.status]
     word = f'<td style="color:{colour}">{WORDS[verdict.status]}</td>'
     body = "".join(_html_folds(verdict, hints))
-    share = f"<td>{_share(verdict)}</td>"
+    share = f"<td>{_share(report, verdict)}</td>"
     return f"<tr>{word}<td><code>{_safe(verdict.check)}</code></td>{share}<td>{_safe(verdict.claim)}{body}</td></tr>"
 
 

@@ -1,7 +1,9 @@
 """Grade a solution: ask it what the checks ask, judge what comes back, and name the mistakes that explain it."""
 
+import ast
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -11,15 +13,50 @@ from headwise.check.asking import Ran, runs
 from headwise.check.calls import FUNCTIONS
 from headwise.check.checks import CHECKS, EXERCISES, Check
 from headwise.check.judging import Evidence, Wrong
+from headwise.check.names import FUNCTION_NAMES
 from headwise.check.naming import name_mistakes
 from headwise.check.process import Limits
 from headwise.check.report import FAILED, PASSED, UNTAKEN, Report, Verdict
 from headwise.check.targets import Subject, subject
 from headwise.core.shapes import Faults, given_as, integer, real
-from headwise.files import shown
+from headwise.files import listed, shown
 
 _LONGEST = 86_400  # seconds
 _PATIENCE = 6  # so many time limits for one solution: what hangs everywhere ends in a minute
+
+
+class NothingFoundError(ValueError):
+    """A solution in which nothing is found to grade: what it has instead, and how to say which is which.
+
+    Attributes
+    ----------
+    expected : str
+        What was expected and what is there.
+    example : tuple of two str
+        An exercise, and a name that the solution may mean by it.
+    """
+
+    def __init__(self, solution: Subject) -> None:
+        known = ", ".join(FUNCTION_NAMES[name][0] for name in FUNCTIONS)
+        classes, functions = _defined(solution)
+        sought = [solution.missing(name) for name in solution.chosen] or [f"names such as {known}"]
+        self.expected = (
+            f"expected a function or class to grade, got none in {solution.name}, which has "
+            f"{listed([*classes, *functions], 6)}; looked for {' and '.join(sought)}"
+        )
+        self.example = ("layer", classes[0]) if classes else ("attention", functions[0] if functions else "its_name")
+        exercise, name = self.example
+        super().__init__(f"grade: target: {self.expected}; say which it is: functions={{'{exercise}': '{name}'}}")
+
+
+def _defined(solution: Subject) -> tuple[list[str], list[str]]:
+    """The names of the classes and of the functions on top level of a solution's text, which may be no Python."""
+    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
+        body = ast.parse(solution.source or "").body
+        kinds = (ast.ClassDef, ast.FunctionDef)
+        classes, functions = ([shown(node.name, 60) for node in body if isinstance(node, kind)] for kind in kinds)
+        return classes, functions
+    return [], []
 
 
 def grade(
@@ -92,17 +129,18 @@ def grade(
     solution = subject(target, limits=Limits(seconds=time_limit, memory=memory_limit), functions=functions)
     names = asked or [name for name in FUNCTIONS if name in solution.found]
     if not names and not solution.broken:
-        raise ValueError(_nothing(solution))
+        raise NothingFoundError(solution)
     broken = solution.broken or (_forbidden(solution) if numpy_only else "")
     chosen = [check for check in CHECKS if _belongs(check, names or FUNCTIONS)]
     if broken:
-        verdicts = [_failed(check, broken) for check in chosen]
+        verdicts = [_plain(check, FAILED if check.weight else UNTAKEN, ()) for check in chosen]  # why is said once
     else:
         ran = runs(solution, chosen, seed, _PATIENCE * time_limit, jobs, progress)
         with np.errstate(all="ignore"):  # what a solution returned may be infinite, and is compared
             verdicts = _verdicts(solution, chosen, ran)
     absent = [] if solution.broken else [name for name in asked or FUNCTIONS if _function(name) not in solution.found]
-    sought = {name: solution.missing(_function(name)) if asked else "" for name in absent}
+    named = {name for name in absent if asked or _function(name) in solution.chosen}
+    sought = {name: solution.missing(_function(name)) if name in named else "" for name in absent}
     return Report(
         target=called or solution.name,
         seed=seed,
@@ -113,6 +151,7 @@ def grade(
         limits_off=tuple(solution.limits_off),
         broken=broken,
         seconds=time.monotonic() - start,
+        asked=tuple(asked),
     )
 
 
@@ -154,14 +193,6 @@ def _belongs(check: Check, names: Sequence[str]) -> bool:
     return check.exercise in names or alone
 
 
-def _nothing(solution: Subject) -> str:
-    looked = "; ".join(f"{name}: {solution.missing(name)}" for name in FUNCTIONS)
-    return (
-        f"grade: target: expected a function or class to grade, got none in {solution.name} under the names that are "
-        f"known ({looked}); say which it is: functions={{'attention': 'its_name'}}"
-    )
-
-
 def _imports(solution: Subject) -> list[str]:
     return [f"imports {', '.join(solution.frameworks)}: the point is NumPy alone"] if solution.frameworks else []
 
@@ -180,6 +211,15 @@ def _forbidden(solution: Subject) -> str:
     return f"imports {', '.join(solution.frameworks)}; NumPy alone is allowed" if solution.frameworks else ""
 
 
+def weights(exercise: Sequence[str] | None = None) -> dict[str, float]:
+    """Return what each check of some exercises counts, or of all of them, by its name.
+
+    >>> weights(["causal_mask"])
+    {'causal_mask': 2}
+    """
+    return {check.name: check.weight for check in CHECKS if _belongs(check, exercise or FUNCTIONS)}
+
+
 # ------------------------------------------------------------------------------------------- judging
 def _verdicts(solution: Subject, chosen: Sequence[Check], ran: dict[str, Ran]) -> list[Verdict]:
     made = [_verdict(solution, check, ran.get(check.name)) for check in chosen]
@@ -189,7 +229,8 @@ def _verdicts(solution: Subject, chosen: Sequence[Check], ran: dict[str, Ran]) -
 
 def _verdict(solution: Subject, check: Check, ran: Ran | None) -> Verdict:
     if ran is None:
-        return _failed(check, f"{check.exercise} is not defined: {solution.missing(check.exercise)}")
+        missing = f"{check.exercise} is not defined: looked for {solution.missing(check.exercise)}"
+        return _failed(check, missing)._replace(unwritten=True)
     verdict = _judged(check, ran)
     notes = dict.fromkeys(note for result in ran.results for note in result.notes)
     verdict = verdict._replace(remarks=(*verdict.remarks, *notes))
@@ -206,7 +247,8 @@ def _judged(check: Check, ran: Ran) -> Verdict:
         return _plain(check, PASSED, (f"{check.claim[0].lower()}{check.claim[1:]}: {errors[0]}",))
     if errors:
         at = next(i for i, result in enumerate(ran.results) if result.error)
-        return _failed(check, f"for {judging.given(ran.calls[at])}: {errors[0]}")
+        failed = _failed(check, f"for {judging.given(ran.calls[at])}: {errors[0]}")
+        return failed._replace(unwritten=errors[0].startswith("NotImplementedError"))
     if unknown := [wanted.error for wanted in ran.rights if wanted.error]:
         return _failed(check, unknown[0])
     try:

@@ -78,6 +78,8 @@ def check_equal(got: Array, wanted: Array, name: str, tolerance: float = 1e-9) -
     place = f"{name}[{', '.join(map(str, at))}]" if at else name
     share = f"{np.count_nonzero(off > tolerance)} of {off.size} numbers differ"
     a, b = numbers(float(wanted[at]), float(got[at]))
+    if wanted.dtype == bool and got[at] in (0, 1):
+        a, b = str(bool(wanted[at])), str(bool(got[at]))
     fail(f"{place}: expected {a}, got {b} ({share})")
 
 

@@ -20,6 +20,7 @@ def facts(report: Report, hints: int = 1) -> dict[str, Any]:
         "score": report.score,
         "maximum": report.maximum,
         "broken": line(report.broken),
+        "asked": [shown(exercise) for exercise in report.asked],
         "found": {shown(function): shown(name) for function, name in report.found.items()},
         "missing": {shown(exercise): line(names) for exercise, names in report.missing.items()},
         "remarks": [line(remark) for remark in report.remarks],
@@ -37,6 +38,7 @@ def _check_facts(verdict: Verdict, hints: int) -> dict[str, Any]:
         "claim": line(verdict.claim),
         "weight": verdict.weight,
         "status": verdict.status,
+        "unwritten": verdict.unwritten,
         "hints": ["\n".join(lines(hint)) for hint in verdict.hints[:hints]],
         "mistakes": [{field: line(value) for field, value in one._asdict().items()} for one in named],
         "remarks": [line(remark) for remark in verdict.remarks],
@@ -53,7 +55,8 @@ def as_json(report: Report, hints: int = 1) -> str:
 def gradescope(report: Report, hints: int = 1) -> str:
     """Return a report as Gradescope's ``results.json``; parameters as of `text`.
 
-    A check that was not taken has neither points nor a status there: it is shown and does not count.
+    A check that was not taken has neither points nor a status there: it is shown and does not count, but where
+    exercises were asked for, whose checks all count.
     """
     check_level(hints)
     whole = "\n".join(f"{name}: {what}" for name, what in about(report))
@@ -65,40 +68,44 @@ def gradescope(report: Report, hints: int = 1) -> str:
         "test_output_format": "text",
         "test_name_format": "text",
         "visibility": "visible",
-        "tests": [_gradescope_test(verdict, hints) for verdict in report.verdicts],
+        "tests": [_gradescope_test(report, verdict, hints) for verdict in report.verdicts],
     }
     return json.dumps(results, indent=2)
 
 
-def _gradescope_test(verdict: Verdict, hints: int) -> dict[str, Any]:
+def _gradescope_test(report: Report, verdict: Verdict, hints: int) -> dict[str, Any]:
     printed = ["printed:", *printed_of(verdict)] if verdict.printed.strip("\n") else []
-    said = [line(verdict.claim), *["not taken: it does not count"] * (verdict.status == UNTAKEN)]
+    counts = report.counts(verdict)
+    untaken = "not taken: it earns nothing" if counts and verdict.weight else "not taken: it does not count"
+    said = [line(verdict.claim), *[untaken] * (verdict.status == UNTAKEN)]
     test = {
         "name": f"{shown(verdict.exercise)}: {shown(verdict.check)}",
         "output": "\n".join(said + details(verdict, hints) + printed),
         "output_format": "text",
         "visibility": "visible",
     }
-    if verdict.status == UNTAKEN:
+    if not counts:
         return test
-    got = verdict.weight if verdict.status == PASSED else 0.0
-    return test | {"score": got, "max_score": verdict.weight, "status": verdict.status}
+    passed = verdict.status == PASSED or not verdict.weight
+    got = verdict.weight if passed else 0.0
+    return test | {"score": got, "max_score": verdict.weight, "status": PASSED if passed else FAILED}
 
 
 def junit(report: Report, hints: int = 1) -> str:
     """Return a report as JUnit XML, as Surefire writes it and Jenkins reads it; parameters as of `text`.
 
-    An exercise is a suite. A check that was not taken is skipped. A solution that could not be loaded fails its checks;
-    where none are listed it is an error.
+    An exercise is a suite. A check that was not taken is skipped. A solution that could not be loaded is one error, in
+    a suite of its own.
     """
     check_level(hints)
-    failed = sum(verdict.status == FAILED for verdict in report.verdicts)
-    unloaded = bool(report.broken) and not report.verdicts
-    attributes = {"tests": len(report.verdicts) + unloaded, "failures": failed, "errors": int(unloaded)}
+    verdicts = [] if report.broken else report.verdicts
+    failed = sum(verdict.status == FAILED for verdict in verdicts)
+    unloaded = bool(report.broken)
+    attributes = {"tests": len(verdicts) + unloaded, "failures": failed, "errors": int(unloaded)}
     root = _element("testsuites", name="headwise check", **attributes, time=_seconds(report.seconds))
-    for exercise in dict.fromkeys(verdict.exercise for verdict in report.verdicts):
-        verdicts = [verdict for verdict in report.verdicts if verdict.exercise == exercise]
-        root.append(_suite(report, shown(exercise), verdicts, hints))
+    for exercise in dict.fromkeys(verdict.exercise for verdict in verdicts):
+        of_it = [verdict for verdict in verdicts if verdict.exercise == exercise]
+        root.append(_suite(report, shown(exercise), of_it, hints))
     if unloaded:
         root.append(_unloaded(report))
     Tree.indent(root)
@@ -142,9 +149,10 @@ def _case(verdict: Verdict, hints: int) -> Tree.Element:
     if verdict.status == FAILED:
         kind = verdict.mistakes[0].name if verdict.mistakes and hints else "failed"
         said = "\n".join([line(verdict.claim), *said_of])
-        case.append(_element("failure", said, message=(said_of or [line(verdict.claim)])[0], type=shown(kind)))
+        message = lines(verdict.hints[0])[:1] if hints and verdict.hints else said_of[:1]
+        case.append(_element("failure", said, message=(message or [line(verdict.claim)])[0], type=shown(kind)))
     elif verdict.status == UNTAKEN:
-        case.append(_element("skipped", message=f"not taken: {line(verdict.claim)}"))
+        case.append(_element("skipped", f"not taken: {line(verdict.claim)}"))  # some schemas allow it no attribute
     output = ([] if verdict.status == FAILED else said_of) + printed_of(verdict)
     if output:
         case.append(_element("system-out", "\n".join(output)))

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from headwise.check.calls import FUNCTIONS
+
 PASSED, FAILED, UNTAKEN = "passed", "failed", "not taken"
 
 
@@ -35,6 +37,8 @@ class Verdict(NamedTuple):
         What the solution printed during this check.
     seconds : float
         Wall time.
+    unwritten : bool
+        Whether there is nothing to judge yet: the function is not defined, or raises NotImplementedError.
     """
 
     check: str
@@ -47,6 +51,7 @@ class Verdict(NamedTuple):
     remarks: tuple[str, ...] = ()
     printed: str = ""
     seconds: float = 0.0
+    unwritten: bool = False
 
 
 @dataclass(frozen=True)
@@ -73,6 +78,8 @@ class Report:
         Empty, or why the solution could not be loaded: then every check has failed.
     seconds : float
         Wall time in all.
+    asked : tuple of str
+        The exercises that were asked for; empty where all that the solution defines are graded.
     """
 
     target: str
@@ -84,6 +91,7 @@ class Report:
     limits_off: tuple[str, ...] = ()
     broken: str = ""
     seconds: float = 0.0
+    asked: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -97,8 +105,22 @@ class Report:
 
     @property
     def maximum(self) -> float:
-        """The weights of all checks but those that were not taken."""
-        return sum(v.weight for v in self.verdicts if v.status != UNTAKEN)
+        """The weights of the checks that count: see `counts`."""
+        return sum(v.weight for v in self.verdicts if self.counts(v))
+
+    @property
+    def unwritten(self) -> tuple[str, ...]:
+        """The exercises in which no check that counts, and was taken, found anything to judge; in a starter's order."""
+        exercises = {v.exercise for v in self.verdicts if v.unwritten}
+        left = {v.exercise for v in self.verdicts if v.weight and v.status != UNTAKEN and not v.unwritten}
+        return tuple(name for name in FUNCTIONS if name in exercises - left)
+
+    def counts(self, verdict: Verdict) -> bool:
+        """Whether a check counts: all that were asked for do, and of the others those that were taken.
+
+        So the maximum is the same for every solution where exercises were asked for.
+        """
+        return bool(self.asked) or verdict.status != UNTAKEN
 
     def text(self, hints: int = 1) -> str:
         """Return it as plain text, with 0 to 3 hints for each failure."""

@@ -4,10 +4,10 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from headwise.check.report import FAILED, Report
+from headwise.check.report import FAILED, Report, Verdict
 from headwise.check.words import number
 from headwise.files import FileError, PathLike, read_text, shown
 
@@ -28,11 +28,12 @@ class Row(NamedTuple):
     seed, exercises, options, version : str
         What it was graded with. Where these and the file are the same, so is the result.
     score, maximum : str
-        Points; empty where it could not be graded.
+        Points, and what all checks that were asked of the class count together; empty where it could not be graded.
     passed : str
         ``yes``, ``no``, or empty where it could not be graded.
     failed, mistakes : str
-        Names of the checks that failed and of the mistakes that explain them, between semicolons.
+        Names of the checks that failed and of the mistakes that explain them, between semicolons; twins are one
+        mistake, ``a or b``.
     remarks : str
         On the solution, or why it could not be graded.
     """
@@ -60,6 +61,17 @@ class Row(NamedTuple):
         """Whether there are points, which a hand may have spoilt."""
         return self.passed in ("yes", "no") and all(_POINTS.fullmatch(points) for points in (self.score, self.maximum))
 
+    def agrees(self, weights: Mapping[str, float]) -> bool:
+        """Whether the points can be those of checks with such weights, by name, of which these failed."""
+        if not self.graded:
+            return False
+        failed, maximum = [name for name in self.failed.split("; ") if name], sum(weights.values())
+        if not set(failed) <= set(weights) or float(self.maximum) != float(number(maximum)):
+            return False
+        if float(self.score) > maximum - sum(weights[name] for name in failed):
+            return False
+        return not failed if self.passed == "yes" else bool(failed) or float(self.score) == 0
+
 
 class Summary(NamedTuple):
     """What a class did."""
@@ -70,9 +82,9 @@ class Summary(NamedTuple):
     score: float | None
     """The mean, of those that were graded."""
     maximum: float | None
-    """The mean too: what is not taken does not count."""
+    """The same for all."""
     mistakes: dict[str, int]
-    """Name -> how many solutions make it, the most frequent first."""
+    """Name -> how many solutions make it, the most frequent first; twins are one, ``a or b``."""
 
 
 def cell(value: object) -> str:
@@ -90,16 +102,18 @@ def refused(row: Row, why: object) -> Row:
     return row._replace(remarks=cell(why))
 
 
-def judged(row: Row, report: Report) -> Row:
-    """Return the row of a solution with what was found."""
-    failed = [verdict for verdict in report.verdicts if verdict.status == FAILED]
-    mistakes = dict.fromkeys(one.name for verdict in failed for one in verdict.mistakes)
-    unexplained = [verdict.hints[0] for verdict in failed if not verdict.mistakes and verdict.hints]
-    remarks = [*filter(None, [report.broken]), *report.remarks]
-    remarks += unexplained[:1] if not report.broken and not mistakes else []
+def judged(row: Row, report: Report, maximum: float) -> Row:
+    """Return the row of a solution with what was found; the maximum is that of the class."""
+    failed = [] if report.broken else [verdict for verdict in report.verdicts if verdict.status == FAILED]
+    mistakes = _mistakes(failed)
+    left = [verdict for verdict in failed if verdict.exercise not in report.unwritten]
+    unexplained = [verdict.hints[0] for verdict in left if not verdict.mistakes and verdict.hints]
+    waiting = "not implemented yet: " + ", ".join(report.unwritten) if report.unwritten and not report.broken else ""
+    remarks = [*filter(None, [report.broken, waiting]), *report.remarks]
+    remarks += unexplained[:1] if not mistakes else []
     return row._replace(
-        score=number(report.score),
-        maximum=number(report.maximum),
+        score=number(0 if report.broken else report.score),
+        maximum=number(maximum),
         passed="yes" if report.passed else "no",
         failed=cell("; ".join(verdict.check for verdict in failed)),
         mistakes=cell("; ".join(mistakes)),
@@ -107,10 +121,17 @@ def judged(row: Row, report: Report) -> Row:
     )
 
 
+def _mistakes(failed: Sequence[Verdict]) -> list[str]:
+    """The mistakes of a solution, each once: twins as one, and not at all where one of them is sure."""
+    groups = dict.fromkeys(tuple(one.name for one in verdict.mistakes) for verdict in failed if verdict.mistakes)
+    sure = {group[0] for group in groups if len(group) == 1}
+    return [" or ".join(group) for group in groups if len(group) == 1 or not sure & set(group)]
+
+
 def summary(rows: Sequence[Row]) -> Summary:
     """Return what a class did."""
     graded = [row for row in rows if row.graded]
-    made = Counter(name for row in graded for name in row.mistakes.split("; ") if name)
+    made = Counter(name for row in graded for name in set(row.mistakes.split("; ")) if name)
     means = [
         sum(map(float, points)) / len(graded) for points in zip(*((r.score, r.maximum) for r in graded), strict=True)
     ]
@@ -132,7 +153,7 @@ def as_csv(rows: Sequence[Row]) -> str:
 
 
 def read_rows(path: PathLike) -> list[Row]:
-    """Return the rows of a CSV file that `as_csv` made.
+    """Return the rows of a CSV file that `as_csv` made; empty lines, which an editor may leave, are none.
 
     Raises
     ------
@@ -140,7 +161,8 @@ def read_rows(path: PathLike) -> list[Row]:
         It cannot be read, or is another table.
     """
     try:
-        found = list(csv.reader(io.StringIO(read_text(path).removeprefix("\ufeff"), newline=""), strict=True))
+        text = io.StringIO(read_text(path).removeprefix("\ufeff"), newline="")
+        found = [line for line in csv.reader(text, strict=True) if any(part.strip() for part in line)]
     except csv.Error as error:
         raise _no_table(path, f"'{shown(error, 100)}'") from error
     if not found or tuple(found[0]) != Row._fields:

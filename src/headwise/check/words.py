@@ -9,6 +9,9 @@ LEVELS = (0, 1, 2, 3)
 WORDS = {PASSED: "passed", FAILED: "FAILED", UNTAKEN: "not taken"}
 """A status as it is shown."""
 
+LABELS = ("failed", "look", "formula")
+"""What stands before each hint: what failed, with the numbers; where to look; the formula."""
+
 _MOST_LINES, _LONGEST = 12, 400  # of one text of the solution, and of a line of it
 
 
@@ -51,19 +54,54 @@ def check_level(hints: int) -> None:
 def about(report: Report) -> list[tuple[str, str]]:
     """Return what is said of the solution as a whole, by name."""
     found = ", ".join(f"{shown(function)} as {shown(name, 60)}" for function, name in report.found.items())
-    said = [("not loaded", line(report.broken))] if report.broken else []
-    said += [("found", found or "nothing")]
+    loaded = "refused" if report.found else "not loaded"
+    said = [(loaded, line(report.broken))] if report.broken else []
+    said += [("found", found or "nothing")] if found or not report.broken else []
     said += [("missing", f"{shown(one)}: looked for {line(names)}") for one, names in report.missing.items() if names]
     if others := [exercise for exercise, names in report.missing.items() if not names]:
-        said.append(("not graded", f"{listed(others)}, of which nothing is found under a known name"))
+        said.append(
+            ("not graded", f"{listed(others)}: not found under a known name (--function or functions= names it)")
+        )
     said += [("remark", line(remark)) for remark in report.remarks]
     said += [("limits off", listed(report.limits_off))] if report.limits_off else []
     return said
 
 
+def shown_verdicts(report: Report) -> list[Verdict]:
+    """Return the verdicts that say something of their own: not those of what is not written yet, or not loaded."""
+    unwritten = report.unwritten
+    return [] if report.broken else [v for v in report.verdicts if v.exercise not in unwritten]
+
+
+def to_do(report: Report) -> list[tuple[str, str]]:
+    """Return the functions that are not implemented yet, each with where it stopped; in the order of a starter.
+
+    >>> to_do(Report("a.py", 0, (), {}, {}))
+    []
+    """
+    return [] if report.broken else [(_called(report, name), _waiting(report, name)) for name in report.unwritten]
+
+
+def _called(report: Report, exercise: str) -> str:
+    return shown(report.found.get(exercise, exercise), 60)
+
+
+def _waiting(report: Report, exercise: str) -> str:
+    if exercise not in report.found:
+        return "not defined yet"
+    stopped = next(v.hints[0] for v in report.verdicts if v.exercise == exercise and v.unwritten and v.hints)
+    return f"not implemented yet: {line(stopped[max(stopped.rfind('NotImplementedError'), 0) :])}"
+
+
 def hints_of(verdict: Verdict, hints: int) -> list[str]:
-    """Return the lines of the first hints of a failure."""
-    return [one for hint in verdict.hints[:hints] for one in lines(hint)] if verdict.status == FAILED else []
+    """Return the lines of the first hints of a failure, each after its label; what is not written has but one."""
+    given = verdict.hints[: min(hints, 1) if verdict.unwritten else hints] if verdict.status == FAILED else ()
+    return [one for label, hint in zip(LABELS, given, strict=False) for one in _labelled(label, hint)]
+
+
+def _labelled(label: str, hint: str) -> list[str]:
+    first, *more = lines(hint) or [""]
+    return [f"{label}: {first}", *more]
 
 
 def mistakes_of(verdict: Verdict, hints: int) -> list[str]:

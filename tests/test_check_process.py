@@ -2,17 +2,19 @@
 
 import os
 import re
+import shutil
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pytest
 
-from headwise.check import process
+from headwise.check import process, scratch
 from headwise.check.calls import Call, Run
 from headwise.check.process import Limits
 from headwise.check.targets import Subject, subject
@@ -25,6 +27,28 @@ STAYS = f"headwise-test-stays-{os.getpid()}"  # an argument of processes that so
 SOFTMAX = "def softmax(x, axis=-1):\n    return x\n"
 ONES = "import numpy as np\ndef softmax(x, axis=-1):\n    return x * 0 + 1\n"
 SLEEPER = f"[sys.executable, '-c', 'import time; time.sleep(90)', '{STAYS}']"
+DAEMON = f"""\
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        os.chdir('/')
+        os.closerange(0, 99)
+        os.execve(sys.executable, {SLEEPER}, {{}})
+    os._exit(0)
+os.wait()
+"""
+KILL_PARENT = "os.kill(os.getppid(), 9)\n"
+LIAR = """\
+import os
+class Liar:
+    @property
+    def __class__(self):
+        raise RuntimeError("no class")
+    def __call__(self, x, axis=-1):
+        return x
+softmax = Liar()
+"""
+LINUX = sys.platform.startswith("linux")
 
 
 class Case(NamedTuple):
@@ -111,6 +135,98 @@ CASES = {
             f"if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        os.chdir('/')\n"
             f"        os.execv(sys.executable, {SLEEPER})\n    os._exit(0)\nos.wait()\nreturn x"
         ),
+    ),
+    "a daemon without any mark": Case(calls(DAEMON + "return x")),
+    "a daemon without any mark, of a crash": Case(calls(DAEMON + "os._exit(3)"), r"ended itself by os\._exit\(3\)"),
+    "a daemon without any mark, and nobody who watches": Case(
+        calls(DAEMON + KILL_PARENT + "time.sleep(90)", "import os, sys, time"), r"ended the process that watches it",
+    ),
+    "processes that start ever more": Case(
+        calls(
+            "if os.fork() == 0:\n    while True:\n        if os.fork() == 0:\n            os.setsid()\n"
+            "            time.sleep(0.001)\n        else:\n            os._exit(0)\nreturn x", "import os, time"
+        ),
+    ),
+    "an interrupt to its parent": Case(
+        calls("os.kill(os.getppid(), 2)\ntime.sleep(0.3)\nreturn x", "import os, time")
+    ),
+    "all signals but two to its parent": Case(
+        calls(
+            "for number in set(range(1, 32)) - {9, 19}:\n    os.kill(os.getppid(), number)\ntime.sleep(0.3)\nreturn x",
+            "import os, time",
+        )
+    ),
+    "its parent killed": Case(
+        calls(KILL_PARENT + "time.sleep(90)", "import os, time"), r"^ended the process that watches it$", limits=LONG
+    ),
+    "its parent stopped": Case(
+        calls("os.kill(os.getppid(), signal.SIGSTOP)\ntime.sleep(90)", "import os, signal, time"),
+        r"did not end within 1 s",
+        limits=SHORT,
+    ),
+    "itself stopped": Case(
+        calls("os.kill(os.getpid(), signal.SIGSTOP)", "import os, signal"),
+        r"did not end within 1 s \(line 3 of it\.py\)",
+        limits=SHORT,
+    ),
+    "its group killed": Case(calls("os.kill(0, 9)"), r"was ended by SIGKILL"),
+    "its folder moved": Case(
+        calls("folder = os.path.realpath('..')\nos.rename(folder, folder + '-moved')\nreturn x")
+    ),
+    "its folder moved, and a link in its place": Case(
+        calls(
+            "folder = os.path.realpath('..')\nos.rename(folder, folder + '-moved')\n"
+            "os.symlink(os.path.dirname(folder) + '/kept', folder)\nreturn x"
+        )
+    ),
+    "another root": Case(calls("os.chroot('.') if os.getuid() == 0 else None\nreturn x")),
+    "an alarm": Case(calls("signal.alarm(1)\ntime.sleep(90)", "import signal, time"), r"was ended by SIGALRM"),
+    "builtins replaced": Case(
+        calls("builtins.isinstance = builtins.len = builtins.sum = None\nreturn x", "import builtins"),
+        r"its results could not be written: TypeError: 'NoneType' object is not callable",
+    ),
+    "numpy taken away": Case(calls("sys.modules['numpy'] = None\nreturn x")),
+    "a trace that raises": Case(
+        calls("def trace(*_):\n    raise RuntimeError('traced')\nsys.settrace(trace)\nreturn x"),
+        FINE,
+        r"^RuntimeError: traced",
+    ),
+    "a trace left": Case(calls("def trace(*_):\n    return trace\nsys.settrace(trace)\nreturn x")),
+    "hardly any recursion": Case(calls("sys.setrecursionlimit(60)\nreturn x")),
+    "a generator": Case(calls("yield x"), FINE, r"softmax returned a generator, expected an ndarray"),
+    "an array of objects": Case(calls("return x.astype(object)"), FINE, r"returned an array of dtype object"),
+    "an array in a file": Case(
+        calls(
+            "kept = np.memmap('kept', float, 'w+', shape=x.shape)\nkept[:] = x\nreturn kept", "import numpy as np"
+        ),
+    ),
+    "an array backwards": Case(calls("return x[:, ::-1].copy()[:, ::-1]")),
+    "a list within itself": Case(calls("x = []\nx.append(x)\nreturn x"), FINE, r"softmax returned a list whose parts"),
+    "an array that lies": Case(
+        calls(
+            "return x.view(Liar)",
+            "import numpy as np\nclass Liar(np.ndarray):\n    def __array__(self, *_, **__):\n        raise KeyError\n"
+            "    __array_function__ = __array_ufunc__ = __array__\n    nbytes = property(lambda self: -1)\n",
+        ),
+    ),
+    "an array that raises": Case(
+        calls(
+            "return x.view(Liar)",
+            "import numpy\nclass Liar(numpy.ndarray):\n    @property\n    def nbytes(self):\n        raise KeyError\n",
+        ),
+        FINE,
+        r"^KeyError \(line 5 of it\.py\)$",
+    ),
+    "something that says it is an array": Case(
+        calls("return Liar()", "class Liar:\n    def __array__(self, *_, **__):\n        return None\n"),
+        FINE,
+        r"softmax returned a Liar, expected an ndarray",
+    ),
+    "a function that does not say what it is": Case(LIAR, FINE),
+    "a module that does not say what it has": Case("def __getattr__(name):\n    raise RuntimeError(name)\n" + SOFTMAX),
+    "an exit in a thread": Case(
+        calls("threading.Thread(target=os._exit, args=(4,)).start()\ntime.sleep(90)", "import os, threading, time"),
+        r"ended itself by os\._exit\(4\)",
     ),
     "numpy patched": Case(
         "import numpy as np\n" + calls("return x", "")
@@ -214,16 +330,34 @@ def graded(folder: Path, case: Case) -> Done:
 
 @pytest.fixture(scope="module")
 def done(tmp_path_factory):
-    """All cases, several at a time, with their temporary folders in one of ours."""
-    scratch = tmp_path_factory.mktemp("scratch")
-    before, tempfile.tempdir = tempfile.tempdir, str(scratch)
+    """All cases, several at a time, with their temporary folders in one of ours, beside a folder that is not theirs."""
+    folders = tmp_path_factory.mktemp("scratch")
+    (folders / "kept" / "inside").mkdir(parents=True)
+    before, tempfile.tempdir = tempfile.tempdir, str(folders)
     try:
         with ThreadPoolExecutor(6) as pool:
             started = {name: pool.submit(graded, tmp_path_factory.mktemp("case"), case) for name, case in CASES.items()}
             results = {name: future.result() for name, future in started.items()}
     finally:
         tempfile.tempdir = before
-    return results, sorted(scratch.iterdir())
+    return results, folders
+
+
+def running(mark: str) -> list[str]:
+    """The processes with a mark in their command; those that ended and are not reaped have no command."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            found += [path.parts[2]] if mark.encode() in path.read_bytes() else []
+    return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def nothing_stays():
+    """After all tests of this file none of its processes runs, of those that watch a solution neither."""
+    yield
+    assert running(STAYS) == []
+    assert running(str(process.CHILD)) == []
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -242,9 +376,18 @@ def test_a_hostile_solution_ends_as_a_report(done, name):
 
 
 def test_nothing_is_left_behind(done):
-    assert done[1] == [], "temporary folders"
-    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline") if os.access(path, os.R_OK)]
-    assert not [command for command in commands if STAYS.encode() in command], "processes"
+    assert [str(path.relative_to(done[1])) for path in sorted(done[1].rglob("*"))] == ["kept", "kept/inside"]
+    assert running(STAYS) == []
+
+
+def test_calls_after_a_fork_that_comes_back_are_those_of_one_process(tmp_path):
+    path = tmp_path / "it.py"
+    path.write_text(
+        calls("forked = os.fork()\nos.waitpid(forked, 0) if forked else None\nreturn x if forked else x + 9")
+    )
+    run = subject(path).run([CALL, Call("softmax", {"x": X + 1})])
+    assert run.broken == ""
+    np.testing.assert_array_equal([result.out for result in run.results], [X, X + 1])
 
 
 def test_a_solution_that_is_broken_needs_no_more_children(done):
@@ -264,11 +407,11 @@ def test_calls_before_a_crash_are_kept(tmp_path):
 def test_an_interrupt_ends_the_child_and_removes_its_folder(tmp_path, monkeypatch):
     started = []
 
-    def interrupted(child, *_):
-        started.append(child.pid)
+    def interrupted(child, _):
+        started.append(child._process.pid)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(process, "_ends_within", interrupted)
+    monkeypatch.setattr(process._Child, "ends_within", interrupted)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with pytest.raises(KeyboardInterrupt, match=r"^$"):
         process.run_child({"label": "it.py"}, [], b"", AMPLE)
@@ -277,16 +420,35 @@ def test_an_interrupt_ends_the_child_and_removes_its_folder(tmp_path, monkeypatc
         os.kill(started[0], 0)
 
 
-def test_without_proc_the_group_is_killed_all_the_same(tmp_path, monkeypatch):
-    monkeypatch.setattr(process, "_kill_marked", lambda marks: None)
+@pytest.mark.skipif(not LINUX, reason="elsewhere orphans are not adopted")
+def test_orphans_are_killed_without_marks_or_a_sweep(tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "_kill_marked", lambda marks: pytest.fail("the process that watches has done it"))
     path = tmp_path / "it.py"
-    path.write_text(calls(f"print(subprocess.Popen({SLEEPER}).pid)\nreturn x", "import subprocess, sys"))
-    command = Path("/proc", subject(path).run([CALL]).printed.strip(), "cmdline")
-    for _ in range(500):  # it is killed, and takes a moment to go
-        if not command.exists() or not command.read_bytes():
-            return
-        time.sleep(0.01)
-    pytest.fail("it is still there")
+    path.write_text(calls(DAEMON + "return x"))
+    assert subject(path).run([CALL]).broken == ""
+    assert running(STAYS) == []
+
+
+@pytest.mark.skipif(not LINUX, reason="elsewhere orphans are not adopted")
+def test_those_that_watch_go_on_after_they_were_stopped(tmp_path, monkeypatch):
+    monkeypatch.setattr(process, "_kill_marked", lambda marks: pytest.fail("the process that watches has done it"))
+    path = tmp_path / "it.py"
+    path.write_text(calls("os.kill(os.getppid(), signal.SIGSTOP)\ntime.sleep(90)", "import os, signal, time"))
+    assert subject(path, limits=SHORT).run([CALL]).broken.startswith("did not end within 1 s")
+
+
+@pytest.mark.skipif(not LINUX, reason="elsewhere processes are not found by their marks")
+def test_where_no_orphans_come_the_group_and_what_carries_marks_are_killed(tmp_path, monkeypatch):
+    folder = tmp_path / "check"
+    shutil.copytree(process.CHILD.parent, folder)
+    watch = folder / "watch.py"
+    watch.write_text(watch.read_text().replace("_ADOPTS, 1)", "_ADOPTS, 2**63) and False"))
+    monkeypatch.setattr(process, "CHILD", folder / "child.py")
+    path = tmp_path / "it.py"
+    daemon = f"subprocess.Popen({SLEEPER}, start_new_session=True)\n"
+    path.write_text(calls(daemon + f"subprocess.Popen({SLEEPER})\nreturn x", "import subprocess, sys"))
+    assert subject(path).run([CALL]).broken == ""
+    assert running(STAYS) == []
 
 
 def test_children_of_other_threads_can_be_ended(tmp_path):
@@ -347,6 +509,9 @@ def test_numbers_drawn_without_a_seed_are_the_same_each_time(tmp_path):
 
 def test_limits_that_do_not_hold_are_named(monkeypatch):
     assert process.limits_off() == (() if sys.platform.startswith("linux") else ("memory", "processes left behind"))
+    with monkeypatch.context() as patched:
+        patched.setattr(process, "find_spec", lambda name: None)
+        assert "processes left behind" in process.limits_off()
     monkeypatch.setitem(sys.modules, "resource", None)
     assert "memory" in process.limits_off()
 
@@ -408,5 +573,22 @@ def test_folders_nested_beyond_what_can_be_walked_are_removed(tmp_path):
         Path("file").touch()
     finally:
         os.chdir(here)
-    process._remove(str(top))
+    scratch.remove(str(top))
     assert not top.exists()
+
+
+def test_a_link_is_removed_and_not_what_it_names(tmp_path):
+    (tmp_path / "kept" / "inside").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "kept")
+    scratch.remove(str(tmp_path / "link"))
+    assert [str(path.relative_to(tmp_path)) for path in sorted(tmp_path.rglob("*"))] == ["kept", "kept/inside"]
+
+
+def test_a_folder_whose_parent_was_moved_is_found_and_removed(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "here"))
+    (tmp_path / "here").mkdir()
+    with scratch.Scratch() as made:
+        (tmp_path / "here").rename(tmp_path / "there")
+        assert made.now() == os.path.realpath(tmp_path / "there" / os.path.basename(made.path))
+        Path(made.now(), "file").touch()
+    assert list((tmp_path / "there").iterdir()) == []

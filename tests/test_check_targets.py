@@ -1,12 +1,17 @@
 """What is graded: its functions are found, called as they ask to be, and their results taken as they are meant."""
 
+import contextlib
 import functools
+import gc
 import io
 import json
 import os
+import random
 import re
 import sys
+import threading
 import types
+import warnings
 from typing import NamedTuple
 
 import numpy as np
@@ -322,9 +327,40 @@ def test_numbers_of_any_real_kind_are_arrays(value):
     np.testing.assert_array_equal(out, value)
 
 
-def test_equal_arrays_in_a_tuple_are_out_and_weights_and_in_a_list_one_array():
+LISTS = [lambda *arrays: list(arrays), lambda *arrays: [array.tolist() for array in arrays]]
+
+
+@pytest.mark.parametrize("paired", LISTS)
+def test_a_list_of_two_equal_arrays_is_out_and_weights_where_weights_are_asked_for(paired):
+    square, wrong = np.ones((2, 2)), np.ones((5, 5))
+    result = called(lambda q, k, v: paired(square, 2 * square), "attention", q=Q, k=K, v=np.ones((2, 2)))
+    np.testing.assert_array_equal([result.out, result.weights], [square, 2 * square])
+    assert called(lambda q, k, v: paired(wrong, wrong), "attention", q=Q, k=K, v=V).weights.shape == (5, 5)
+    assert called(lambda *a: paired(X, X), "multi_head", **MULTI).weights.shape == (3, 4)
+    assert called(lambda x: paired(X, X), "softmax", x=X).out.shape == (2, 3, 4)
+    assert called(lambda n: paired(X, X), "causal_mask", n=3).weights is None
+
+
+@pytest.mark.parametrize("paired", LISTS)
+def test_a_list_of_two_equal_arrays_is_one_array_where_that_has_the_shape_of_the_output(paired):
+    batch = {name: np.stack([array, array]) for name, array in {"q": Q, "k": K, "v": V}.items()}
+    result = called(lambda q, k, v: paired(*v), "attention", **batch)
+    np.testing.assert_array_equal(result.out, batch["v"])
+    assert result.weights is None
+    layer = {**MULTI, "x": np.stack([X, X])}
+    assert called(lambda x, *rest: paired(*x), "multi_head", **layer).out.shape == (2, 3, 4)
+
+
+@pytest.mark.parametrize("paired", LISTS)
+def test_a_list_of_out_and_weights_of_heads_is_a_pair(paired):
+    weights = np.ones((2, 3, 3))
+    result = called(lambda *a: paired(X, weights), "multi_head", **MULTI)
+    np.testing.assert_array_equal(result.out, X)
+    np.testing.assert_array_equal(result.weights, weights)
+
+
+def test_equal_arrays_in_a_tuple_are_out_and_weights():
     assert called(lambda q, k, v: (WEIGHTS, WEIGHTS), "attention", q=Q, k=K, v=V).weights.shape == (2, 2)
-    assert called(lambda q, k, v: [WEIGHTS, WEIGHTS], "attention", q=Q, k=K, v=V).out.shape == (2, 2, 2)
 
 
 def test_more_than_two_values_are_noted():
@@ -617,6 +653,136 @@ def test_an_object_says_that_no_limit_holds_and_the_process_stays_as_it_is(capsy
     assert reader.run([Call("softmax", {"x": X})]).results[0].error.startswith("EOFError")
 
 
+def test_what_is_printed_to_has_bytes_beneath_and_is_no_file():
+    def softmax(x):
+        print("text")
+        sys.stdout.buffer.write(b"bytes\n")
+        sys.stdout.close()
+        print(sys.stdin.buffer.read(), "\udc80", file=sys.stderr)
+        with pytest.raises(io.UnsupportedOperation, match="fileno"):
+            sys.stdout.fileno()
+        return x
+
+    run = subject(softmax).run([Call("softmax", {"x": X})])
+    assert run.results[0].error == ""
+    assert run.printed == "text\nbytes\nb'' \\udc80\n"
+
+
+def state():
+    """What a solution can change of its process, as numbers and texts."""
+    return (
+        os.getcwd(), dict(os.environ), sys.getrecursionlimit(), sys.excepthook, threading.excepthook,
+        sys.unraisablehook, sys.displayhook, gc.isenabled(), [*sys.path], warnings.filters[:],
+        np.geterr(), np.get_printoptions(),
+        sys.gettrace(), sys.getprofile(), sys.stdin, sys.stdout, sys.stderr, random.getstate(),
+        str(np.random.get_state()),  # noqa: NPY002
+    )  # fmt: skip
+
+
+def disturb(x):
+    os.chdir("/")
+    os.environ["HEADWISE_TEST"] = "1"
+    del os.environ["PATH"]
+    sys.setrecursionlimit(sys.getrecursionlimit() + 7)
+    sys.excepthook = threading.excepthook = sys.unraisablehook = sys.displayhook = print
+    gc.disable()
+    sys.path.insert(0, "/nowhere")
+    warnings.simplefilter("error")
+    np.seterr(all="raise")
+    np.set_printoptions(precision=1)
+    sys.settrace(lambda *_: None)
+    sys.setprofile(lambda *_: None)
+    random.seed(1)
+    np.random.seed(1)  # noqa: NPY002 - what a solution may do
+    sys.stdin = sys.stdout = sys.stderr = None
+    return x
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_the_process_is_as_it_was_after_each_call(raises):
+    inside = []
+
+    def softmax(x):
+        inside.append((os.getcwd(), np.geterr()["over"], "PATH" in os.environ, sys.excepthook is print))
+        disturb(x)
+        return x.foo if raises else x
+
+    before = state()
+    results = subject(softmax).run([Call("softmax", {"x": X})] * 2).results
+    after = state()
+    assert after == before
+    assert inside == [(os.getcwd(), "ignore", True, False)] * 2
+    assert [bool(result.error) for result in results] == [raises, raises]
+
+
+def test_a_recursion_limit_that_is_too_low_is_an_error_of_the_call():
+    def softmax(x):
+        for limit in range(1, sys.getrecursionlimit()):
+            with contextlib.suppress(RecursionError):
+                sys.setrecursionlimit(limit)  # the lowest that there is room for
+                return x
+        return x
+
+    before = sys.getrecursionlimit()
+    (result,) = subject(softmax).run([Call("softmax", {"x": X})]).results
+    assert result.error == "" or result.error.startswith("RecursionError")
+    assert sys.getrecursionlimit() == before
+
+
+def hostile(*_, **__):
+    raise RuntimeError("hostile")
+
+
+def mistyped(*_, **__):
+    raise TypeError("hostile")
+
+
+HOSTILE = {
+    "__getattr__": hostile,
+    "__getattribute__": hostile,
+    "__name__": property(hostile),
+    "__signature__": property(hostile),
+    "__class__": property(hostile),
+    "__module__": property(hostile),
+    "__dict__": property(hostile),
+    "__dir__": hostile,
+    "__repr__": hostile,
+    "__eq__": hostile,
+}
+
+
+@pytest.mark.parametrize(("name", "code"), [*HOSTILE.items(), ("__class__", property(mistyped))])
+def test_an_object_whose_own_code_raises_yields_a_result(name, code):
+    target = type("Hostile", (), {name: code, "__call__": lambda self, x, axis=-1: x})()
+    for holder in ({"softmax": target}, type("Lesson", (), {"softmax": target})):
+        found = subject(holder)
+        assert found.found == {"softmax": "softmax"}
+        (result,) = found.run([Call("softmax", {"x": X})]).results
+        assert result.error == "" or "Error: hostile" in result.error
+    returned = [target, [target, target], (X, target)]
+    results = [called(lambda x, value=value: value, "softmax", x=X) for value in returned]
+    assert all(result.error for result in results[:2])
+    assert results[2].error == "" or "Error: hostile" in results[2].error
+    with pytest.raises(TypeError, match="grade: target: expected a function or class whose name is known"):
+        subject(target)
+
+
+def test_a_class_and_errors_whose_own_code_raises_yield_a_result():
+    def mute(cls, name):
+        raise RuntimeError(f"no {name}")
+
+    meta = type("Meta", (type,), {"__getattribute__": mute, "__name__": property(hostile)})
+    error = meta("Mute", (Exception,), {})
+
+    def softmax(x):
+        raise error("said")
+
+    assert called(softmax, "softmax", x=X).error.startswith("Mute: said (line ")
+    given = called(meta("Mute", (), {}), "layer", **LAYER)  # a name of its own: pytest would ask the class for its text
+    assert given.error.startswith("TypeError: Mute() takes no arguments")
+    assert called(lambda x: x.append(error) or X, "softmax", x=[1.0]).changed == ("x",)
+
+
 def test_what_an_object_prints_is_capped():
     run = subject({"softmax": lambda x: print("y" * 99) or x}, limits=Limits(printed=10)).run(
         [Call("softmax", {"x": X})]
@@ -800,6 +966,72 @@ def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
 
 
 # ------------------------------------------------------------------------------------------- frameworks
+@pytest.fixture
+def installed(tmp_path):
+    """A folder of libraries that is none of the solution's; torch among them, which is empty."""
+    folder = tmp_path / "installed"
+    for name in ("torch", "elsewhere", "beneath"):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "__init__.py").write_text("import beneath\n" if name == "elsewhere" else "")
+    return folder
+
+
+def graded(folder, text, *calls):
+    """A solution in a folder of its own, after some calls."""
+    path = folder / "own" / "it.py"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"import sys\nsys.path.insert(0, {str(folder / 'installed')!r})\n{text}")
+    found = subject(path)
+    assert found.run([Call("softmax", {"x": X})] * 2).broken == ""
+    return found
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "__import__('tor' + 'ch')",
+        "importlib.import_module('hcrot'[::-1])",
+        "__import__('tor' + 'ch'); del sys.modules['torch']",
+        "sys.modules['mine'] = __import__('tor' + 'ch'); del sys.modules['torch']; sys.path.pop(0)",
+        "s = util.find_spec('hcrot'[::-1]); s.loader.exec_module(util.module_from_spec(s)); del sys.path[0]",
+        "exec(''.join(['impo', 'rt tor', 'ch']))",
+    ],
+)
+def test_what_is_imported_late_and_by_other_ways_is_seen(tmp_path, installed, body):
+    found = graded(
+        tmp_path, f"import importlib\nfrom importlib import util\ndef softmax(x):\n    {body}\n    return x\n"
+    )
+    assert (found.frameworks, found.libraries) == (("torch",), ("torch",))
+
+
+def test_libraries_are_all_but_pythons_own_and_numpy_and_the_solution(tmp_path, installed):
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own" / "helpers.py").write_text("def same(x):\n    return x\n")
+    text = (
+        "import json, decimal, _csv, xml.dom.minidom, numpy.linalg, numpy.testing, numpy.polynomial\n"
+        "from helpers import same as softmax\nopen('written.py', 'w').write('x = 1')\n"
+        "sys.path.insert(0, '.')\nimport written\n"
+    )
+    assert graded(tmp_path, text).libraries == ()
+    assert graded(tmp_path, text + "import elsewhere\n").libraries == ("elsewhere",)
+    assert graded(tmp_path, text + "__import__('else' + 'where')\n").libraries == ("beneath", "elsewhere")
+    assert graded(tmp_path, text + "import elsewhere\n").frameworks == ()
+    assert graded(tmp_path, text + "def f():\n    import jax, elsewhere\n").libraries == ("jax",)
+
+
+def test_what_an_object_imports_or_uses_is_seen(tmp_path, installed, monkeypatch):
+    monkeypatch.syspath_prepend(str(installed))
+    for name in ("torch", "elsewhere", "beneath"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    namespace = {"library": types.ModuleType("jax.numpy"), "np": np}
+    exec("def softmax(x):\n    [__import__(name) for name in ('elsewhere', 'hcrot'[::-1])]\n    return x", namespace)
+    exec("def attention(q, k, v):\n    return (lambda: library)()", namespace)
+    found = subject({name: namespace[name] for name in ("softmax", "attention")})
+    assert (found.frameworks, found.libraries) == (("jax",), ("jax",))
+    found.run([Call("softmax", {"x": X})])
+    assert (found.frameworks, found.libraries) == (("jax", "torch"), ("beneath", "elsewhere", "jax", "torch"))
+
+
 def test_frameworks_are_named(tmp_path):
     (tmp_path / "jax.py").write_text("")
     path = tmp_path / "it.py"

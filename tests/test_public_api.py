@@ -92,7 +92,13 @@ def test_fixed_signatures():
     assert signature(hw.MultiHeadSelfAttention(2, 1).steps) == ["x", "causal=False"]
     assert signature(hw.MultiHeadSelfAttention(2, 1).vjp) == ["x", "causal=False"]
     assert signature(testing.check_vjp) == ["f", "args", "*seed=0", "*tolerance=1e-07"]
-    assert signature(testing.assert_attention) == ["fn", "*exercise='attention'", "*seed=0", "*hints=1"]
+    assert signature(testing.assert_attention) == [
+        "fn",
+        "*exercise='attention'",
+        "*seed=0",
+        "*hints=1",
+        "*partial=False",
+    ]
     assert signature(grade)[:3] == ["target", "exercise=None", "seed=0"]
 
 

@@ -69,7 +69,11 @@ def _add_grading(parser: argparse.ArgumentParser) -> None:
     )
     memory = "memory of the solution (default 2048)"
     parser.add_argument("--memory-limit", type=positive, default=2048.0, metavar="MIB", help=memory)
-    parser.add_argument("--numpy-only", action="store_true", help="refuse headwise and deep-learning libraries")
+    parser.add_argument(
+        "--numpy-only",
+        action="store_true",
+        help="refuse all imports but NumPy, Python's own modules and files beside the solution",
+    )
     parser.add_argument("--jobs", type=count, default=2, metavar="N", help="how many run at a time (default 2)")
 
 

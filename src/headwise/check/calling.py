@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headwise.check.bind import Bound, UnfitError, UntakenError, bind, parameters, plain
-from headwise.check.returned import adapted, outcome, weights_of
+from headwise.check.bind import Bound, UnfitError, UntakenError, bind, parameters, plain, reached
+from headwise.check.returned import Asked, adapted, outcome, weights_of
 
 _deepcopy, _ndarray = deepcopy, np.ndarray
 _LONGEST = 500  # characters of an error
@@ -69,8 +69,12 @@ def line_of(error: BaseException, labels: dict[str, str] | None) -> str:
 
 def described(error: BaseException, labels: dict[str, str] | None) -> str:
     """Return an error as one line: ``"ValueError: axes don't match (line 7 of solution.py)"``."""
-    place, said = line_of(error, labels), _said(error)
-    text = one_line(f"{type(error).__name__}: {said}" if said else type(error).__name__)
+    kind = type.__dict__["__name__"].__get__(type(error))  # its own class may say anything
+    try:
+        place, said = line_of(error, labels), _said(error)
+    except Exception:
+        place, said = "", "(it cannot be read)"
+    text = one_line(f"{kind}: {said}" if said else kind)
     return text[: _LONGEST - len(place)] + place
 
 
@@ -135,17 +139,21 @@ class Caller:
         return Answer({"error": error, "untaken": untaken, "changed": changed, "notes": self.notes}, arrays)
 
     def _name(self, function: str) -> str:
-        return str(getattr(self.functions.get(function), "__name__", function))
+        try:
+            return str(getattr(self.functions.get(function), "__name__", function))
+        except Exception:
+            return function
 
     def _called(self, function: str, values: dict[str, Any]) -> dict[str, NDArray[Any]]:
         if function not in self.functions:
             raise UnfitError("is not defined")
         if function == "layer":
             return self._layer(values)
-        return self._outcome(self._call(self.functions[function], function, self.tables["order"][function], values))
+        target, order = self.functions[function], self.tables["order"][function]
+        return self._outcome(self._call(target, function, order, values), _asked(function, values))
 
-    def _outcome(self, value: Any) -> dict[str, NDArray[Any]]:
-        arrays, notes = outcome(value, self.most)
+    def _outcome(self, value: Any, shapes: Asked) -> dict[str, NDArray[Any]]:
+        arrays, notes = outcome(value, self.most, shapes)
         self.notes += notes
         return arrays
 
@@ -176,7 +184,8 @@ class Caller:
         params = self._params(layer)
         self._hold(params)
         roles = [role for role in self.tables["order"]["layer"] if role not in _MAKING]
-        out = self._outcome(self._call(self._entry(layer), "layer", roles, given, self._read(layer)))
+        returned = self._call(self._entry(layer), "layer", roles, given, self._read(layer))
+        out = self._outcome(returned, _asked("layer", values))
         if isinstance(params, UnfitError):  # some make their weights at the first call
             params = self._params(layer)
             self._hold(params)
@@ -236,9 +245,34 @@ class Caller:
 
 
 # ------------------------------------------------------------------------------------------- small questions
+def member(holder: Any, path: str) -> Any:
+    """Return what a name or a dotted path leads to, or None, also where asking for it raises."""
+    try:
+        return reached(holder, path)
+    except Exception:
+        return None
+
+
+def asked(value: Any) -> Any:
+    """Return a value that can be asked what it is: itself, or a function that raises what its own code raised."""
+    try:
+        isinstance(value, type), str(getattr(value, "__module__", "")), parameters(value)
+    except Exception as raised:
+        error = raised
+
+        def unreadable(*args: Any, **kwargs: Any) -> Any:
+            raise error
+
+        return unreadable
+    return value
+
+
 def _bits(value: Any) -> Any:
     """What tells whether a value was written to; NaN equals NaN."""
-    return (value.dtype.str, value.shape, value.tobytes()) if isinstance(value, _ndarray) else repr(value)
+    try:
+        return (value.dtype.str, value.shape, value.tobytes()) if isinstance(value, _ndarray) else repr(value)
+    except Exception:
+        return None  # something else was put into a list
 
 
 def _takes(target: Any, names: dict[str, list[str]], *roles: str) -> bool:
@@ -268,3 +302,13 @@ def _sizes(function: str, values: dict[str, Any]) -> dict[str, int]:
         sizes["length"], width = shapes["x"][-2:]
         sizes |= {"width": width, "d_head": width // max(int(values.get("n_heads") or 1), 1)}
     return sizes
+
+
+def _asked(function: str, values: dict[str, Any]) -> Asked:
+    """What a call asks for, by the shapes of its arguments."""
+    shapes = {role: value.shape for role, value in values.items() if isinstance(value, _ndarray)}
+    if function == "attention" and {"q", "v"} <= set(shapes):
+        return Asked((*shapes["q"][:-1], shapes["v"][-1]), True)
+    if function in ("multi_head", "layer") and "x" in shapes:
+        return Asked((*shapes["x"][:-1], shapes.get("w_o", shapes["x"])[-1]), True)
+    return Asked(shapes.get("x"))

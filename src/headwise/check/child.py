@@ -6,6 +6,7 @@ what it needs are not there for a solution unless it imports them.
 
 import contextlib
 import faulthandler
+import importlib
 import io
 import math
 import os
@@ -20,34 +21,44 @@ _FAILED = 70  # the exit code where results could not be written
 _SLACK = 1 << 20  # bytes of texts beside arrays
 
 
-def _beside() -> tuple[Any, Any, Any, Any]:
-    """The modules beside this file: packages that hold nothing stand in for those around them, while they load."""
+def _beside(*names: str) -> list[Any]:
+    """Modules beside this file: packages that hold nothing stand in for those around them, while they load."""
     here = os.path.dirname(os.path.abspath(__file__))
     for name, folder in (("headwise", os.path.dirname(here)), ("headwise.check", here)):
         sys.modules[name] = types.ModuleType(name)
         sys.modules[name].__path__ = [folder]
-    from headwise.check import bind, calling, loading, wire
-
+    modules = [importlib.import_module(f"headwise.check.{name}") for name in names]
     for name in [name for name in sys.modules if name.partition(".")[0] == "headwise"]:
         del sys.modules[name]
-    return bind, calling, loading, wire
+    return modules
 
 
 class _Writer:
     """Appends records to a file, by functions taken before a solution could replace them."""
 
-    def __init__(self, path: str, token: str, packed: Any) -> None:
-        self.path, self.token, self.packed = path, token, packed
+    def __init__(self, folder: str, token: str, packed: Any) -> None:
+        self.path, self.token, self.packed = os.path.join(folder, _RESULTS), token, packed
         self.open, self.write, self.close = os.open, os.write, os.close
+        self.pid, self.getpid, self.end = os.getpid(), os.getpid, os._exit
         flags = (os.O_NOFOLLOW | os.O_NONBLOCK) if hasattr(os, "O_NOFOLLOW") else getattr(os, "O_BINARY", 0)
         self.flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | flags
+        self.folder = os.open(folder, os.O_RDONLY) if os.open in os.supports_dir_fd else None
 
     def __call__(self, fields: dict[str, Any], arrays: dict[str, Any]) -> None:
+        if self.getpid() != self.pid:  # a fork of the solution's came back
+            self.end(_FAILED)
         data = self.packed({**fields, "token": self.token}, arrays)
-        file = self.open(self.path, self.flags, 0o600)
+        file = self._opened()
         while data:
             data = data[self.write(file, data) :]
         self.close(file)
+
+    def _opened(self) -> int:
+        """The file, in its folder wherever that was moved; by its path if the solution closed all descriptors."""
+        try:
+            return self.open(_RESULTS, self.flags, 0o600, dir_fd=self.folder)
+        except OSError:
+            return self.open(self.path, self.flags, 0o600)
 
 
 def _limit(limits: dict[str, Any]) -> None:
@@ -108,19 +119,19 @@ def _own(value: Any) -> bool:
     return getattr(value, "__module__", None) == "solution" or type(value).__module__ == "solution"
 
 
-def _found(bind: Any, module: types.ModuleType, request: dict[str, Any]) -> dict[str, str]:
+def _found(bind: Any, calling: Any, module: types.ModuleType, request: dict[str, Any]) -> dict[str, str]:
     names = module.__dict__
-    found: dict[str, str] = bind.find(list(names), names.get, request["tables"], _own)
+    found: dict[str, str] = bind.find(list(names), lambda name: calling.asked(names[name]), request["tables"], _own)
     for function, name in request["functions"].items():
         found.pop(function, None)
-        if callable(bind.reached(module, name)):
+        if callable(calling.member(module, name)):
             found[function] = name
     return found
 
 
 def main(folder: str) -> None:
     """Do what a folder's request says and write the results beside it."""
-    bind, calling, loading, wire = _beside()
+    bind, calling, loading, libraries, wire = _beside("bind", "calling", "loading", "libraries", "wire")
     path = os.path.join(folder, _REQUEST)
     with open(path, "rb") as file:
         records = list(wire.unpacked(file.read()))
@@ -130,19 +141,17 @@ def main(folder: str) -> None:
     faulthandler.enable(trace, all_threads=False)
     with open(os.path.join(folder, _SOLUTION), "rb") as file:
         source = file.read()
-    write = _Writer(os.path.join(folder, _RESULTS), request["token"], wire.packed)
+    write = _Writer(folder, request["token"], wire.packed)
     _limit(request["limits"])
     _prepare(request)
     os.chdir(os.path.join(folder, _WORK))
-    before = set(sys.modules)
+    libs = libraries.Libraries([folder, *request["path"]], request["frameworks"], watching=True)
     with _silent() if len(records) > 1 else contextlib.nullcontext():  # what loading prints, the first child has said
         loaded = loading.load(source, os.path.join(folder, _SOLUTION), request["label"], request["notebook"])
-    found = {} if loaded.broken else _found(bind, loaded.module, request)
-    roots = sorted({str(name).partition(".")[0] for name in set(sys.modules) - before})
-    modules = [name for name in roots if name in request["frameworks"]]
-    write({"found": found, "notes": loaded.notes, "broken": loaded.broken, "modules": modules}, {})
-    functions = {function: bind.reached(loaded.module, name) for function, name in found.items()}
-    adapter = bind.reached(loaded.module, request["tables"]["adapter"])
+    found = {} if loaded.broken else _found(bind, calling, loaded.module, request)
+    write({"found": found, "notes": loaded.notes, "broken": loaded.broken, "modules": libs.loaded()}, {})
+    functions = {function: calling.member(loaded.module, name) for function, name in found.items()}
+    adapter = calling.member(loaded.module, request["tables"]["adapter"])
     most = request["limits"]["output"]
     caller = calling.Caller(
         functions, adapter if callable(adapter) else None, request["tables"], most, (BaseException,), loaded.labels
@@ -150,11 +159,13 @@ def main(folder: str) -> None:
     for record in [] if loaded.broken else records[1:]:
         args = {**record.fields["args"], **record.arrays}
         args = {role: args[role] for role in record.fields["roles"]}
-        write(*caller.perform(record.fields["function"], args, record.fields["again"], record.fields["kept"]))
+        fields, arrays = caller.perform(record.fields["function"], args, record.fields["again"], record.fields["kept"])
+        write({**fields, "modules": libs.loaded()}, arrays)
     write({"done": True}, {})
 
 
 if __name__ == "__main__":
+    _beside("watch")[0].apart()
     sys.path += [folder for folder in sys.argv[2:] if folder not in sys.path]  # where NumPy lies
     _end, _code = os._exit, _FAILED
     try:

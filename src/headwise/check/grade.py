@@ -89,7 +89,7 @@ def grade(
     memory_limit : int
         Bytes of address space.
     numpy_only : bool
-        Whether a solution that imports headwise or a deep-learning library fails.
+        Whether a solution fails that imports anything but NumPy, Python's own modules and files beside it.
     functions : dict of str to str, optional
         Under which name the solution defines what: ``{"attention": "my_attention"}``.
     jobs : int
@@ -130,14 +130,16 @@ def grade(
     names = asked or [name for name in FUNCTIONS if name in solution.found]
     if not names and not solution.broken:
         raise NothingFoundError(solution)
-    broken = solution.broken or (_forbidden(solution) if numpy_only else "")
+    broken = solution.broken
     chosen = [check for check in CHECKS if _belongs(check, names or FUNCTIONS)]
     if broken:
-        verdicts = [_plain(check, FAILED if check.weight else UNTAKEN, ()) for check in chosen]  # why is said once
+        verdicts = [_unheard(check) for check in chosen]
     else:
         ran = runs(solution, chosen, seed, _PATIENCE * time_limit, jobs, progress)
         with np.errstate(all="ignore"):  # what a solution returned may be infinite, and is compared
             verdicts = _verdicts(solution, chosen, ran)
+    if numpy_only and not broken and (broken := _forbidden(solution)):  # known after the calls: some import in them
+        verdicts = [_unheard(check) for check in chosen]
     absent = [] if solution.broken else [name for name in asked or FUNCTIONS if _function(name) not in solution.found]
     named = {name for name in absent if asked or _function(name) in solution.chosen}
     sought = {name: solution.missing(_function(name)) if name in named else "" for name in absent}
@@ -208,7 +210,7 @@ def _one_sequence(verdicts: Sequence[Verdict]) -> list[str]:
 
 
 def _forbidden(solution: Subject) -> str:
-    return f"imports {', '.join(solution.frameworks)}; NumPy alone is allowed" if solution.frameworks else ""
+    return f"imports {', '.join(solution.libraries)}; NumPy alone is allowed" if solution.libraries else ""
 
 
 def weights(exercise: Sequence[str] | None = None) -> dict[str, float]:
@@ -259,6 +261,11 @@ def _judged(check: Check, ran: Ran) -> Verdict:
 
 def _plain(check: Check, status: str, remarks: tuple[str, ...]) -> Verdict:
     return Verdict(check.name, check.exercise, check.claim, check.weight, status, remarks=remarks)
+
+
+def _unheard(check: Check) -> Verdict:
+    """Of a solution that is broken as a whole, which is said once."""
+    return _plain(check, FAILED if check.weight else UNTAKEN, ())
 
 
 def _failed(check: Check, what: str) -> Verdict:

@@ -1,8 +1,10 @@
-"""Which libraries a text imports, of those that do the work themselves. Knows neither functions nor checks."""
+"""Which libraries a text imports or a function uses, above all those that do the work themselves. Knows no checks."""
 
 import ast
 import warnings
 from collections.abc import Iterable, Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
 
 from headwise.check.loading import code_cells, python_of
 
@@ -20,6 +22,15 @@ def frameworks_in(text: str, notebook: bool = False) -> set[str]:
     >>> sorted(frameworks_in("def f():\n    import torch.nn as nn\n    return __import__('jax')"))
     ['jax', 'torch']
     """
+    return libraries_in(text, notebook) & set(FRAMEWORKS)
+
+
+def libraries_in(text: str, notebook: bool = False) -> set[str]:
+    r"""Return all that a text imports anywhere, Python's own modules included.
+
+    >>> sorted(libraries_in("import os.path, numpy as np\nfrom scipy.special import softmax"))
+    ['numpy', 'os', 'scipy']
+    """
     found: set[str] = set()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about the text's own escapes
@@ -28,7 +39,32 @@ def frameworks_in(text: str, notebook: bool = False) -> set[str]:
                 found |= set(_roots(ast.walk(ast.parse(part))))
             except (SyntaxError, ValueError, RecursionError, MemoryError):
                 continue
-    return found & set(FRAMEWORKS)
+    return found
+
+
+def frameworks_used(value: Any) -> set[str]:
+    """Return those of FRAMEWORKS that a function or class uses by names of its module, or in which it is defined."""
+    held = type.__dict__["__dict__"].__get__(value).values() if issubclass(type(value), type) else ()
+    roots = {_root_of(value)}
+    for function in [part for part in (value, *held) if type(part) is FunctionType]:
+        around = function.__globals__
+        roots |= {_root_of(around[name]) for name in _names_used(function.__code__) if name in around}
+    return roots & set(FRAMEWORKS)
+
+
+def _names_used(code: Any) -> set[str]:
+    if not isinstance(code, CodeType):
+        return set()
+    return set(code.co_names).union(*map(_names_used, code.co_consts))
+
+
+def _root_of(value: Any) -> str:
+    """The library that a module is, or in which something is defined."""
+    try:
+        name = value.__name__ if issubclass(type(value), ModuleType) else value.__module__
+    except Exception:  # its own code may raise anything
+        return ""
+    return str(name).partition(".")[0]
 
 
 def _roots(nodes: Iterable[ast.AST]) -> Iterator[str]:

@@ -4,22 +4,24 @@ Knows neither files nor what is right.
 """
 
 import contextlib
+import gc
 import inspect
 import io
+import os
 import random
 import sys
 import textwrap
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from headwise.check.bind import find, plain, reached
-from headwise.check.calling import Caller
+from headwise.check.bind import find, plain
+from headwise.check.calling import Answer, Caller, asked, described, member
 from headwise.check.calls import FUNCTIONS, Call, Result, Run
 from headwise.check.names import ADAPTER, FUNCTION_NAMES, TABLES
 from headwise.core.shapes import Faults
@@ -32,13 +34,14 @@ _EXPECTED = "a path, '-', a module, a dict of functions, or an object, class or 
 
 
 class Objects(NamedTuple):
-    """What an object calls itself, its functions, its adapter, and its text where there is one."""
+    """What an object calls itself, its functions, its adapter, and its text where there is one; where its files lie."""
 
     name: str
     functions: dict[str, Callable[..., Any]]
     found: dict[str, str]
     adapter: Callable[..., Any] | None
     source: str | None
+    folders: tuple[str, ...]
 
 
 def objects(target: Any, chosen: Mapping[str, str]) -> Objects:
@@ -49,21 +52,30 @@ def objects(target: Any, chosen: Mapping[str, str]) -> Objects:
     TypeError
         There are none in it, or it does not say which they are.
     """
-    if isinstance(target, Mapping):
+    kind = type(target)  # isinstance asks the object itself, whose own code may raise anything
+    if issubclass(kind, Mapping):
         return _of_dict(target, chosen)
-    if isinstance(target, ModuleType):
-        own = target.__name__
-        return _of(target.__name__, target, chosen, lambda value: getattr(value, "__module__", None) == own, target)
-    name = str(getattr(target, "__name__", type(target).__name__))
-    if callable(target) and hasattr(target, "__name__"):
+    called = _name_of(target)
+    name = kind.__name__ if called is None else called
+    if issubclass(kind, ModuleType):
+        return _of(name, target, chosen, lambda value: getattr(value, "__module__", None) == name, target)
+    if callable(target) and called is not None:
         single = _of_dict({name: target}, chosen, single=True)
         if single.found:
             return single
-    holder = _instance(target) if isinstance(target, type) else target
+    holder = _instance(target) if issubclass(kind, type) else target
     several = _of(name, holder, chosen, lambda value: True, target)
     if not several.found:
         _refuse(target, name)
     return several
+
+
+def _name_of(target: Any) -> str | None:
+    """What an object calls itself, if it does."""
+    try:
+        return str(target.__name__)
+    except Exception:
+        return None
 
 
 def _instance(cls: type) -> Any:
@@ -75,25 +87,42 @@ def _instance(cls: type) -> Any:
 
 
 def _of(name: str, holder: Any, chosen: Mapping[str, str], own: Callable[[Any], bool], target: Any) -> Objects:
-    def get(attribute: str) -> Any:
-        try:
-            return getattr(holder, attribute, None)
-        except Exception:
-            return None
-
-    found = find(dir(holder), get, TABLES, own)
+    found = find(_names(holder), lambda attribute: asked(member(holder, attribute)), TABLES, own)
     found = {function: path for function, path in found.items() if function not in chosen}
-    found |= {function: path for function, path in chosen.items() if callable(reached(holder, path))}
-    functions = {function: reached(holder, path) for function, path in found.items()}
-    adapter = get(ADAPTER)
-    return Objects(name, functions, found, adapter if callable(adapter) else None, _text(target))
+    found |= {function: path for function, path in chosen.items() if callable(member(holder, path))}
+    functions = {function: member(holder, path) for function, path in found.items()}
+    adapter = member(holder, ADAPTER)
+    return Objects(
+        name,
+        functions,
+        found,
+        adapter if callable(adapter) else None,
+        _text(target),
+        _folders([target, *functions.values()]),
+    )
+
+
+def _names(holder: Any) -> list[str]:
+    try:
+        return dir(holder)
+    except Exception:
+        return []
+
+
+def _folders(parts: Iterable[Any]) -> tuple[str, ...]:
+    """Where the files of a solution lie."""
+    files = set()
+    for part in parts:
+        with contextlib.suppress(Exception):  # most objects come from no file
+            files.add(inspect.getfile(part))
+    return tuple(sorted({os.path.dirname(os.path.abspath(file)) for file in files}))
 
 
 def _of_dict(target: Mapping[Any, Any], chosen: Mapping[str, str], single: bool = False) -> Objects:
     if not single and "__name__" not in target:  # else it is a module's namespace
         _check_keys(target, chosen)
     names = [name for name in target if isinstance(name, str)]
-    found = find(names, target.get, TABLES, lambda value: True)
+    found = find(names, lambda name: asked(target[name]), TABLES, lambda value: True)
     found |= {name: name for name in names if name in FUNCTIONS and callable(target[name])}
     found = {function: name for function, name in found.items() if function not in chosen}
     found |= {function: name for function, name in chosen.items() if callable(target.get(name))}
@@ -105,6 +134,7 @@ def _of_dict(target: Mapping[Any, Any], chosen: Mapping[str, str], single: bool 
         found,
         adapter if callable(adapter) else None,
         "\n".join(texts) or None,
+        _folders(target[name] for name in found.values()),
     )
 
 
@@ -134,45 +164,84 @@ def _refuse(target: Any, name: str) -> None:
 def _text(target: Any) -> str | None:
     try:
         return textwrap.dedent(inspect.getsource(target))
-    except (OSError, TypeError, SyntaxError, ValueError):
+    except Exception:  # an object's own code may raise anything
         return None
 
 
 # ------------------------------------------------------------------------------------------- calls
-class _Capped(io.StringIO):
+class _Capped(io.BytesIO):
     """Keeps the beginning of what is printed."""
 
     def __init__(self, most: int) -> None:
         super().__init__()
         self.most = most
 
-    def write(self, text: str) -> int:
-        super().write(text[: max(self.most - self.tell(), 0)])
-        return len(text)
+    def write(self, data: Any) -> int:
+        super().write(memoryview(data)[: max(self.most - self.tell(), 0)])
+        return len(data)
 
     def close(self) -> None:
         """Stay open: a solution may close what it prints to."""
 
 
 @contextlib.contextmanager
-def _aside(printed: io.StringIO) -> Iterator[None]:
-    """Leave the process as it was: its streams, its warnings and NumPy's handling of errors."""
-    with (
-        _LOCK,
-        contextlib.redirect_stdout(printed),
-        contextlib.redirect_stderr(printed),
-        warnings.catch_warnings(),
-        np.errstate(all="ignore"),
-    ):
-        warnings.simplefilter("ignore")
-        stdin, sys.stdin = sys.stdin, io.StringIO()
-        drawn, drawn_by_numpy = random.getstate(), np.random.get_state()  # noqa: NPY002 - the user's own
+def _aside(printed: io.BytesIO) -> Iterator[None]:
+    """Take the place of the process's streams. They are no files: ``fileno`` raises io.UnsupportedOperation."""
+    stream = io.TextIOWrapper(printed, "utf-8", "backslashreplace", "", write_through=True)
+    with _LOCK, contextlib.redirect_stdout(stream), contextlib.redirect_stderr(stream):
+        stdin, sys.stdin = sys.stdin, io.TextIOWrapper(io.BytesIO(), "utf-8")
         try:
             yield
         finally:
             sys.stdin = stdin
-            random.setstate(drawn)
-            np.random.set_state(drawn_by_numpy)  # noqa: NPY002
+
+
+def _of_sys(name: str, holder: Any = sys) -> tuple[Callable[[], Any], Callable[[Any], Any]]:
+    return lambda: getattr(holder, name), lambda value: setattr(holder, name, value)
+
+
+def _set_environment(variables: dict[str, str]) -> None:
+    os.environ.clear()
+    os.environ.update(variables)
+
+
+_STATE: tuple[tuple[Callable[[], Any], Callable[[Any], Any]], ...] = (
+    (sys.getrecursionlimit, sys.setrecursionlimit),  # first: the others may need it
+    (os.getcwd, os.chdir),
+    (os.environ.copy, _set_environment),
+    _of_sys("excepthook"),
+    _of_sys("unraisablehook"),
+    _of_sys("displayhook"),
+    _of_sys("excepthook", threading),
+    (lambda: [*sys.path], lambda folders: sys.path.__setitem__(slice(None), folders)),
+    (gc.isenabled, lambda on: gc.enable() if on else gc.disable()),
+    (random.getstate, random.setstate),
+    (np.random.get_state, np.random.set_state),
+)
+"""What belongs to the process, and how it is read and set. Modules that a solution patches, its threads and handlers of
+signals stay as it left them."""
+
+
+@contextlib.contextmanager
+def _restored() -> Iterator[None]:
+    """Leave the process as it was: _STATE, what traces it, warnings, and NumPy's handling of errors and printing."""
+    trace, profile = sys.gettrace(), sys.getprofile()
+    kept = []
+    for read, write in _STATE:
+        with contextlib.suppress(OSError):  # the folder of the process may be gone
+            kept.append((write, read()))
+    with warnings.catch_warnings(), np.errstate(all="ignore"), np.printoptions():
+        warnings.simplefilter("ignore")
+        try:
+            yield
+        finally:
+            for write, value in kept:
+                with contextlib.suppress(Exception):  # a solution may have patched it
+                    write(value)
+            if sys.gettrace() is not trace:
+                sys.settrace(trace)
+            if sys.getprofile() is not profile:
+                sys.setprofile(profile)
 
 
 def run_here(found: Objects, calls: Sequence[Call], output: int, printed: int) -> Run:
@@ -181,9 +250,19 @@ def run_here(found: Objects, calls: Sequence[Call], output: int, printed: int) -
     text = _Capped(printed)
     caller = Caller(found.functions, found.adapter, TABLES, output, (BaseException,), None)
     with _aside(text):
-        answers = [caller.perform(call.function, call.args, call.again, call.kept) for call in calls]
+        answers = [_performed(caller, call) for call in calls]
     results = [result_of(fields, arrays) for fields, arrays in answers]
-    return Run(results, "", text.getvalue(), time.perf_counter() - start)
+    return Run(results, "", text.getvalue().decode("utf-8", "ignore"), time.perf_counter() - start)
+
+
+def _performed(caller: Caller, call: Call) -> Answer:
+    try:
+        with _restored():
+            return caller.perform(call.function, call.args, call.again, call.kept)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # what a solution changed made our own code fail
+        return Answer({"error": described(error, None)}, {})
 
 
 def texts(value: Any, most: int = 100) -> tuple[str, ...]:

@@ -6,20 +6,21 @@ solutions.
 
 import os
 import secrets
-import shutil
 import signal
+import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from headwise.check.remains import last_line, place, records_of, why
+from headwise.check.scratch import Scratch
 from headwise.check.wire import Record, packed
 
 CHILD = Path(__file__).with_name("child.py")
@@ -27,9 +28,10 @@ _TOKEN = "HEADWISE_CHECK"
 _KEPT = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "SYSTEMROOT")  # what an interpreter may need to start
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 _LAST_WORDS = 0.3  # seconds in which a child that is out of time may say where it was
+_CLEARING = 10.0  # seconds for killing what a solution left, before it is done from here
 _ROUNDS = 50  # of looking for processes left behind
 
-_RUNNING: set["subprocess.Popen[bytes]"] = set()  # children that are not reaped: their numbers are still theirs
+_RUNNING: set["_Child"] = set()
 _GUARD = threading.Lock()  # of it
 
 
@@ -65,7 +67,8 @@ class Ended(NamedTuple):
 
 def limits_off() -> tuple[str, ...]:
     """Return the limits that this system does not keep."""
-    off = [] if sys.platform.startswith("linux") else ["memory", "processes left behind"]
+    off = ["processes left behind"] if find_spec("_ctypes") is None else []
+    off = off if sys.platform.startswith("linux") else ["memory", "processes left behind"]
     with suppress(ImportError):
         import resource
 
@@ -127,37 +130,32 @@ def run_child(fields: dict[str, Any], calls: list[Record], source: bytes, limits
         What it may take.
     """
     start = time.perf_counter()
-    folder = tempfile.mkdtemp(prefix="headwise-check-")
-    try:
-        return _run(os.path.realpath(folder), fields, calls, source, limits)._replace(
-            seconds=time.perf_counter() - start
-        )
-    finally:
-        _remove(folder)
+    with Scratch() as scratch:
+        ended = _run(scratch, fields, calls, source, limits)
+    return ended._replace(seconds=time.perf_counter() - start)
 
 
-def _run(folder: str, fields: dict[str, Any], calls: list[Record], source: bytes, limits: Limits) -> Ended:
-    token, mark = secrets.token_hex(16), secrets.token_hex(16)
+def _run(scratch: Scratch, fields: dict[str, Any], calls: list[Record], source: bytes, limits: Limits) -> Ended:
+    folder, token = scratch.path, secrets.token_hex(16)
     request = {**fields, "token": token, "limits": limits._asdict()}
     Path(folder, "request").write_bytes(packed(request, {}) + b"".join(packed(*call) for call in calls))
     Path(folder, "solution.py").write_bytes(source)
     os.mkdir(os.path.join(folder, "work"))
-    process, printed = _started(folder, mark, limits)
+    child = _Child(folder, limits)
     in_time = False
     try:
-        in_time = _wait(process, printed, limits.seconds)
+        in_time = child.ends_within(limits.seconds)
     finally:
-        marks = _Marks(f"{_TOKEN}={mark}".encode(), os.fsencode(folder + os.sep), printed.mark)
-        code = _end(process, marks)
-    printed.join(_LAST_WORDS)
-    text = printed.text(folder)
-    records, damaged = records_of(os.path.join(folder, "results"), token, limits.output)
+        code = child.end()
+    child.printed.join(_LAST_WORDS)
+    text = child.printed.text(folder)
+    records, damaged = records_of(os.path.join(scratch.now(), "results"), token, limits.output)
     if any(record.fields.get("done") for record in records):
         return Ended(records, "", text, 0.0)
     if in_time and os.path.lexists(os.path.join(folder, "request")):  # which the child takes away first
         return Ended([], f"the interpreter did not start: {last_line(text)}", text, 0.0)
-    where = place(folder, str(fields["label"]))
-    reason = why(code, text) if in_time else f"did not end within {limits.seconds:g} s"
+    where = place(scratch.now(), str(fields["label"]))
+    reason = why(code, text, watched=child.reported) if in_time else f"did not end within {limits.seconds:g} s"
     return Ended(records, damaged or reason + where, text, 0.0)
 
 
@@ -177,88 +175,101 @@ def _environment(folder: str, mark: str) -> dict[str, str]:
     return kept | own | dict.fromkeys(_THREADS, "1")
 
 
-def _started(folder: str, mark: str, limits: Limits) -> tuple["subprocess.Popen[bytes]", _Printed]:
-    packages = os.path.dirname(os.path.dirname(os.path.abspath(np.__file__)))  # which -I may hide
-    command = [sys.executable, "-I", "-B", "-u", "-X", "utf8", str(CHILD), folder, packages]
-    reading, writing = os.pipe()
-    try:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=writing,
-            stderr=writing,
-            cwd=folder,
-            env=_environment(folder, mark),
-            start_new_session=True,
-        )
-    except BaseException:
-        os.close(reading)
-        raise
-    finally:
-        os.close(writing)
-    with _GUARD:
-        _RUNNING.add(process)
-    printed = _Printed(reading, limits.printed)
-    printed.start()
-    return process, printed
+class _Child:
+    """A child and, where the system has forks, the process that watches it and reports its end through a socket."""
 
+    def __init__(self, folder: str, limits: Limits) -> None:
+        packages = os.path.dirname(os.path.dirname(os.path.abspath(np.__file__)))  # which -I may hide
+        command = [sys.executable, "-I", "-B", "-u", "-X", "utf8", str(CHILD), folder, packages]
+        mark, (reading, writing) = secrets.token_hex(16), os.pipe()
+        self._control, theirs = socket.socketpair()
+        try:
+            self._process = subprocess.Popen(
+                command,
+                stdin=theirs.fileno() if hasattr(os, "fork") else subprocess.DEVNULL,
+                stdout=writing,
+                stderr=writing,
+                cwd=folder,
+                env=_environment(folder, mark),
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(reading)
+            self._control.close()
+            raise
+        finally:
+            os.close(writing)
+            theirs.close()
+        with _GUARD:
+            _RUNNING.add(self)
+        self.printed = _Printed(reading, limits.printed)
+        self.printed.start()
+        self._marks = _Marks(f"{_TOKEN}={mark}".encode(), os.fsencode(folder + os.sep), self.printed.mark)
+        self._report: bytes | None = None  # its end as the watching process says it; empty if that one has ended
 
-def _has_ended(process: "subprocess.Popen[bytes]") -> bool:
-    """Whether it has ended, leaving its number taken: it is also its group's, which is still to be killed."""
-    if not hasattr(os, "waitid"):
-        return process.poll() is not None
-    try:
-        return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
-    except ChildProcessError:
-        return True
+    @property
+    def reported(self) -> bool:
+        """Whether the process that watches it was there to say how it ended."""
+        return bool(self._report) or not hasattr(os, "fork")
 
+    def ends_within(self, seconds: float) -> bool:
+        """Wait for its end; one that is out of time is asked where it is. Return whether it was in time."""
+        if self._waits(seconds):
+            return True
+        with suppress(OSError):
+            self._control.send(b"?", getattr(socket, "MSG_NOSIGNAL", 0))
+            self._waits(_LAST_WORDS)
+        return False
 
-def _wait(process: "subprocess.Popen[bytes]", printed: _Printed, seconds: float) -> bool:
-    """Wait for a child's end; one that is out of time is asked where it is. Return whether it was in time."""
-    if _ends_within(process, printed, seconds):
-        return True
-    if os.name == "posix":
-        os.kill(process.pid, signal.SIGABRT)  # at which its faulthandler writes a trace
-        _ends_within(process, printed, _LAST_WORDS)
-    return False
+    def _waits(self, seconds: float) -> bool:
+        if not hasattr(os, "fork"):
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(seconds)
+            return self._process.returncode is not None
+        with suppress(TimeoutError):
+            self._control.settimeout(max(seconds, 1e-3))
+            try:
+                self._report = self._report or self._control.recv(64)
+            except ConnectionError:
+                self._report = b""
+        return self._report is not None
 
+    def stop(self) -> None:
+        """Have it ended, from any thread."""
+        with suppress(OSError):
+            self._control.shutdown(socket.SHUT_WR)
+        self._signal("SIGCONT")  # those that watch it may have been stopped
+        if not hasattr(os, "fork"):
+            self._process.kill()
 
-def _ends_within(process: "subprocess.Popen[bytes]", printed: _Printed, seconds: float) -> bool:
-    deadline, step = time.monotonic() + seconds, 0.0005
-    while not _has_ended(process):
-        left = deadline - time.monotonic()
-        if left <= 0:
-            return False
-        if printed.is_alive():
-            printed.join(min(left, 0.02))  # its pipe closes when the child ends
-        else:
-            time.sleep(min(left, step))
-            step = min(2 * step, 0.02)
-    return True
+    def end(self) -> int:
+        """Leave nothing of it behind; return its exit code."""
+        self.stop()
+        with _GUARD:
+            _RUNNING.discard(self)
+        self._waits(_CLEARING)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(_CLEARING)
+        code, _, clean = (self._report or b"").partition(b" ")
+        if clean != b"1":
+            self._signal("SIGKILL")
+            _kill_marked(self._marks)
+        self._control.close()
+        ended = self._process.wait()
+        return int(code) if clean else ended
 
-
-def _end(process: "subprocess.Popen[bytes]", marks: _Marks) -> int:
-    """Kill a child, its group and whatever else carries its marks; return its exit code."""
-    with _GUARD:
-        _RUNNING.discard(process)
-    _kill_group(process)
-    _kill_marked(marks)
-    return process.wait()
-
-
-def _kill_group(process: "subprocess.Popen[bytes]") -> None:
-    if hasattr(os, "killpg"):
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-    elif process.poll() is None:
-        process.kill()
+    def _signal(self, name: str) -> None:
+        """Signal those that watch: a group of their own, whose number is taken until the first of them is reaped."""
+        if hasattr(signal, name) and self._process.returncode is None:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._process.pid, getattr(signal, name))
 
 
 def end_running() -> None:
-    """Kill the children of all threads, whose runs then end at once: for an interrupt, which one thread alone sees."""
+    """End the children of all threads, whose runs then end at once: for an interrupt, which one thread alone sees."""
     with _GUARD:
-        for process in _RUNNING:
-            _kill_group(process)
+        for child in _RUNNING:
+            child.stop()
 
 
 def _kill_marked(marks: _Marks) -> None:
@@ -276,24 +287,3 @@ def _kill_marked(marks: _Marks) -> None:
         if found_none == 2:
             return
         time.sleep(0.002)
-
-
-def _remove(folder: str) -> None:
-    """Remove a folder, also where a child took away its own rights to it, or nested it beyond what can be walked."""
-    with suppress(RecursionError):
-        shutil.rmtree(folder, ignore_errors=True)
-    if os.path.isdir(folder):
-        _flatten(folder)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _flatten(folder: str) -> None:
-    """Bring all folders inside to its own level: a path of thousands of them is too long for any call."""
-    waiting = [folder]
-    for inside in waiting:  # which grows meanwhile
-        with suppress(OSError):
-            os.chmod(inside, 0o700)
-            for entry in list(os.scandir(inside)):
-                if entry.is_dir(follow_symlinks=False):
-                    waiting.append(os.path.join(folder, f"-{len(waiting)}"))
-                    os.rename(entry.path, waiting[-1])

@@ -62,8 +62,20 @@ def _signal_name(number: int) -> str:
         return f"signal {number}"
 
 
-def why(code: int, text: str) -> str:
-    """Return why a child ended that was not done, from its exit code and what it printed."""
+def why(code: int, text: str, watched: bool = True) -> str:
+    """Return why a child ended that was not done, from its exit code and what it printed.
+
+    Parameters
+    ----------
+    code : int
+        The exit code, which says something where it was watched.
+    text : str
+        What was printed.
+    watched : bool
+        Whether it was watched to its end.
+    """
+    if not watched:
+        return "ended the process that watches it"
     if code == FAILED:
         return f"its results could not be written: {last_line(text)}"
     return f"was ended by {_signal_name(-code)}" if code < 0 else f"ended itself by os._exit({code})"

@@ -4,7 +4,7 @@ Knows neither calls nor what is right. The child loads this file without the pac
 """
 
 from types import BuiltinFunctionType, FunctionType, MethodType, MethodWrapperType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,16 @@ _NUMBERS = (bool, int, float, _generic)
 _DICTS = ("params", "parameters", "weights", "w")  # those of a layer that hold its weights
 _FUNCTIONS = (FunctionType, MethodType, BuiltinFunctionType, MethodWrapperType)
 _MOST_NAMED = 8  # attributes, in a text
+
+
+class Asked(NamedTuple):
+    """What a call asks for: the shape of the output, where it is known, and whether there are weights to return."""
+
+    out: tuple[int, ...] | None = None
+    weighted: bool = False
+
+
+_NOTHING = Asked()
 
 
 # ------------------------------------------------------------------------------------------- arrays
@@ -67,17 +77,25 @@ def _shape_of(value: Any, most: int) -> tuple[int, ...] | None:
         return None
 
 
-def _is_pair(value: tuple[Any, ...] | list[Any], most: int) -> bool:
-    """Whether these are out and something else, and not the rows of one array: a list of equal shapes is one array."""
+def _is_pair(value: tuple[Any, ...] | list[Any], most: int, asked: Asked) -> bool:
+    """Whether these are out and something else, and not the rows of one array.
+
+    The values of a tuple are, unless all are numbers. The first two of a list are if both are arrays, or lists of
+    lists, and differ in shape. A list of exactly two of equal shape, with two axes or more, is a pair where there are
+    weights to return, unless both together have the shape of the output.
+    """
     if len(value) < 2 or all(isinstance(item, _NUMBERS) for item in value):
         return False
     if isinstance(value, tuple):
         return True
-    shapes = [_shape_of(item, most) for item in value[:2]]
-    whole = all(
-        shape and (len(shape) > 1 or isinstance(item, _ndarray)) for shape, item in zip(shapes, value[:2], strict=True)
+    first, second = (_shape_of(item, most) for item in value[:2])
+    if not first or not second:
+        return False
+    if first == second:
+        return len(value) == 2 and len(first) > 1 and asked.weighted and (2, *first) != asked.out
+    return all(
+        len(shape) > 1 or isinstance(item, _ndarray) for shape, item in zip((first, second), value[:2], strict=True)
     )
-    return whole and shapes[0] != shapes[1]
 
 
 def _member(value: Any, names: tuple[str, ...]) -> Any:
@@ -96,8 +114,17 @@ def _is_object(value: Any) -> bool:
     return isinstance(value, dict) or not isinstance(value, (_ndarray, list, str, bytes, type, *_NUMBERS, type(None)))
 
 
-def outcome(value: Any, most: int) -> tuple[dict[str, NDArray[Any]], list[str]]:
+def outcome(value: Any, most: int, asked: Asked = _NOTHING) -> tuple[dict[str, NDArray[Any]], list[str]]:
     """Return what was returned as ``out`` and, if there are any, ``weights``; and what is worth saying.
+
+    Parameters
+    ----------
+    value : object
+        An array, out and weights as a tuple or list, or what holds them by name.
+    most : int
+        Bytes that they may take.
+    asked : Asked
+        What tells a list of out and weights from one of the rows of a single array.
 
     Raises
     ------
@@ -107,7 +134,7 @@ def outcome(value: Any, most: int) -> tuple[dict[str, NDArray[Any]], list[str]]:
     if _is_object(value) and (out := _member(value, _OUT)) is not None:
         weights = _member(value, _WEIGHTS)
         return _outcome(out, weights, most), []
-    if isinstance(value, (tuple, list)) and _is_pair(value, most):
+    if isinstance(value, (tuple, list)) and _is_pair(value, most, asked):
         notes = [f"{len(value)} values were returned: the first two are taken"] if len(value) > 2 else []
         weights = _member(value[1], _WEIGHTS) if _is_object(value[1]) else value[1]
         if value[1] is not None and not _shape_of(weights, most):

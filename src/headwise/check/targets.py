@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headwise.check.calls import FUNCTIONS, Call, Run
-from headwise.check.imports import FRAMEWORKS, frameworks_in
+from headwise.check.imports import FRAMEWORKS, frameworks_used, libraries_in
+from headwise.check.libraries import Libraries
 from headwise.check.loading import code_cells
 from headwise.check.names import FUNCTION_NAMES, TABLES
 from headwise.check.objects import LIMITS_OFF, Objects, objects, result_of, run_here, texts
@@ -46,8 +47,10 @@ class Subject:
         Empty, or why it cannot be loaded.
     source : str or None
         Its text, where there is one.
-    frameworks : tuple of str
-        Libraries with attention of their own that it imports, or that were loaded with it.
+    named : frozenset of str
+        Libraries that its text imports anywhere.
+    seen : set of str
+        Libraries that were loaded with it or in a call, Python's own and NumPy apart; grows with each run.
     printed : str
         What it printed while it was loaded.
     here : bool
@@ -60,11 +63,23 @@ class Subject:
     limits_off: tuple[str, ...] = ()
     broken: str = ""
     source: str | None = None
-    frameworks: tuple[str, ...] = ()
+    named: frozenset[str] = frozenset()
+    seen: set[str] = field(default_factory=set)
     printed: str = ""
     here: bool = False
     chosen: Mapping[str, str] = field(default_factory=dict, repr=False)
     calling: Callable[[Sequence[Call]], Run] = field(default=lambda calls: Run([]), repr=False)
+
+    @property
+    def frameworks(self) -> tuple[str, ...]:
+        """Libraries with attention of their own that it imports, or that have been loaded so far."""
+        return tuple(sorted((self.named | self.seen) & set(FRAMEWORKS)))
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """The same, and what else was loaded so far besides NumPy: of that, the libraries that its text names."""
+        direct = self.seen & self.named or self.seen
+        return tuple(sorted({*direct, *self.frameworks}))
 
     def run(self, calls: Sequence[Call]) -> Run:
         """Make calls, one after another; of a file in a process of its own. Threads may do so at once."""
@@ -107,7 +122,7 @@ def subject(target: Any, *, limits: Limits = _LIMITS, functions: Mapping[str, st
     """
     chosen = dict(functions or {})
     _check_chosen(chosen)
-    if isinstance(target, (str, os.PathLike)):
+    if issubclass(type(target), (str, os.PathLike)):  # an object's own class may raise when it is asked
         return _of_file(target, limits, chosen)
     return _of_objects(objects(target, chosen), limits, chosen)
 
@@ -123,17 +138,26 @@ def _check_chosen(chosen: Mapping[str, str]) -> None:
 
 
 def _of_objects(found: Objects, limits: Limits, chosen: Mapping[str, str]) -> Subject:
-    roots = {str(getattr(value, "__module__", "")).partition(".")[0] for value in found.functions.values()}
-    frameworks = roots & set(FRAMEWORKS) | (frameworks_in(found.source) if found.source else set())
+    used = map(frameworks_used, found.functions.values())
+    named = (libraries_in(found.source) if found.source else set()).union(*used)
+    seen: set[str] = set()
+
+    def calling(calls: Sequence[Call]) -> Run:
+        libraries = Libraries(found.folders, FRAMEWORKS, watching=False)
+        run = run_here(found, calls, limits.output, limits.printed)
+        seen.update(libraries.loaded())
+        return run
+
     return Subject(
         name=shown(found.name, 60),
         found=found.found,
         limits_off=LIMITS_OFF,
         source=found.source,
         here=True,
-        frameworks=tuple(sorted(frameworks)),
+        named=frozenset(named),
+        seen=seen,
         chosen=chosen,
-        calling=lambda calls: run_here(found, calls, limits.output, limits.printed),
+        calling=calling,
     )
 
 
@@ -149,6 +173,7 @@ class _File:
     notebook: bool
     limits: Limits
     chosen: Mapping[str, str]
+    seen: set[str] = field(default_factory=set)
 
     def child(self, calls: Sequence[Call]) -> Ended:
         fields = {
@@ -160,7 +185,10 @@ class _File:
             "functions": dict(self.chosen),
             "frameworks": FRAMEWORKS,
         }
-        return run_child(fields, [_sent(call) for call in calls], self.data, self.limits)
+        ended = run_child(fields, [_sent(call) for call in calls], self.data, self.limits)
+        for record in ended.records:
+            self.seen.update(texts(record.fields.get("modules")))
+        return ended
 
     def run(self, calls: Sequence[Call]) -> Run:
         ended = self.child(calls)
@@ -190,7 +218,7 @@ def _of_file(target: "str | os.PathLike[str]", limits: Limits, chosen: Mapping[s
     file = _read(target, limits, chosen)
     ended = file.child([])
     said = _loaded(ended)
-    found, modules = said.get("found"), set(texts(said.get("modules"))) & set(FRAMEWORKS)
+    found = said.get("found")
     names = found.items() if isinstance(found, dict) else ()
     return Subject(
         name=file.label,
@@ -199,7 +227,8 @@ def _of_file(target: "str | os.PathLike[str]", limits: Limits, chosen: Mapping[s
         limits_off=limits_off(),
         broken=shown(ended.broken or said.get("broken") or "", 600),
         source=file.text,
-        frameworks=tuple(sorted(modules | frameworks_in(file.text, file.notebook))),
+        named=frozenset(libraries_in(file.text, file.notebook)),
+        seen=file.seen,
         printed=ended.printed,
         chosen=chosen,
         calling=file.run,

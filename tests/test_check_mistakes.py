@@ -42,7 +42,10 @@ WRONG = {
     "NaN turned into 0": [(SHIFT, "x"), (f"exps / {SUM}", f"np.nan_to_num(exps / {SUM})")],
     "softmax over all": [(SHIFT, "x - np.max(x)"), (SUM, "np.sum(exps)")],
     "softmax over each matrix": [
-        (WEIGHTS, "e = np.exp(scores - scores.max()); weights = e / e.sum((-1, -2), keepdims=True)")
+        (
+            WEIGHTS,
+            "e = np.exp(scores - scores.max((-1, -2), keepdims=True)); weights = e / e.sum((-1, -2), keepdims=True)",
+        )
     ],
     "softmax over queries": [(WEIGHTS, "weights = softmax(scores, axis=-2)")],
     "softmax over heads": [(WEIGHTS, "weights = softmax(scores, axis=-3)")],
@@ -165,6 +168,7 @@ def test_each_mistake_is_caught_and_named_wherever_it_can_be_made(mistake):
     reached = set(mistake.exercises) & {v.exercise for v in report.verdicts if v.status == FAILED}
     assert told == reached
     assert mistake.exercises[0] in told
+    assert not [name for _, name in named(report) if " + " in name], "one mistake is no two"
 
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)

@@ -23,9 +23,9 @@ _PIECES = ("softmax", "attention", "causal_mask")  # of which heads and layers a
 
 _ACCENTS: tuple[dict[str, Any], ...] = (
     {},
-    {"hidden": -1e9},
-    {"hidden": -1e9, "added": True},
     {"softmax": plain_softmax},
+    {"softmax": plain_softmax, "hidden": -1e9},
+    {"softmax": plain_softmax, "hidden": -1e9, "added": True},
 )
 """How a right solution may hide a score: they differ where a query sees no key."""
 
@@ -35,7 +35,7 @@ _RIGHT = [replace(Parts(), **accent) for accent in _ACCENTS]
 class _Way(NamedTuple):
     """One way in which a mistake is made: its steps, or None where only its traces are looked for.
 
-    ``plain`` are those without an accent, which is not heard where nothing is hidden.
+    ``plain`` are those with nothing to say of how a score is hidden, for calls that hide none.
     """
 
     mistake: Mistake
@@ -225,8 +225,10 @@ def _ways(mistake: Mistake) -> list[_Way]:
         return [_Way(mistake)]
     made = []
     for steps in (mistake.parts, *mistake.variants):
-        plain = replace(Parts(), **steps)
-        made += [_Way(mistake, replace(Parts(), **{**accent, **steps}), plain) for accent in _ACCENTS]
+        library, usual = replace(Parts(), **steps), replace(Parts(), **{"softmax": plain_softmax, **steps})
+        for accent in _ACCENTS:
+            plain = usual if "softmax" in accent else library
+            made.append(_Way(mistake, replace(Parts(), **{**accent, **steps}), plain))
     return made
 
 

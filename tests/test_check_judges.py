@@ -42,7 +42,6 @@ CONTROLS = {  # calls that are only there to see whether a solution is wrong any
     "softmax_rows_apart": [0, 2],
     "large": [0, 4],
     "truncation": [2],
-    "calls_apart": [3],
     "heads_large": [0, 3],
     "layer_causal": [2],
     "layer_large": [0, 3],

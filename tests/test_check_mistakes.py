@@ -37,6 +37,7 @@ WRONG = {
     "epsilon in the denominator": [(SUM, f"({SUM} + 1e-6)")],
     "sum without keepdims": [(SUM, "np.sum(exps, axis=axis)")],
     "axis ignored": [("softmax(x, axis=-1):\n", "softmax(x, axis=-1):\n    axis = -1\n")],
+    "axis counted from the front": [("softmax(x, axis=-1):\n", "softmax(x, axis=-1):\n    axis = 0\n")],
     "axis 0 by default": [("softmax(x, axis=-1):", "softmax(x, axis=0):")],
     "clipped instead of shifted": [(SHIFT, "np.clip(x, -700, 700)")],
     "NaN turned into 0": [(SHIFT, "x"), (f"exps / {SUM}", f"np.nan_to_num(exps / {SUM})")],
@@ -56,6 +57,7 @@ WRONG = {
     "mask ignored": [(HIDE, "        pass\n")],
     "masked by a small number": [("-1e9)", "1e-9)")],
     "masked by too weak a number": [("-1e9)", "-20)")],
+    "masked by plus infinity": [("-1e9)", "np.inf)")],
     "score of 0 taken for masked": [
         (HIDE, "        scores = scores * mask\n        scores = np.where(scores == 0, -1e9, scores)\n")
     ],
@@ -63,9 +65,13 @@ WRONG = {
     "mask transposed": [
         (HIDE, "        scores = np.where(mask.swapaxes(-1, -2) if mask.ndim > 1 else mask, scores, -1e9)\n")
     ],
+    "no softmax": [(WEIGHTS, "weights = scores")],
+    "softmax of minus the scores": [(SCALE, " / -np.sqrt(d_k)")],
     "softmax twice": [(WEIGHTS, "weights = softmax(softmax(scores, axis=-1), axis=-1)")],
     "no scale": [(SCALE, "")],
     "scale 1/d": [(SCALE, " / d_k")],
+    "1/2 outside the power": [(SCALE, " / (d_k ** 1 / 2)")],
+    "scale cut off to an integer": [(SCALE, " / int(np.sqrt(d_k))")],
     "scale sqrt(d) multiplied": [(SCALE, " * np.sqrt(d_k)")],
     "scale of d_model": [(SCALE, " / np.sqrt(d_k * (q.shape[1] if q.ndim == 4 else 1))")],
     "scale of the length": [(SCALE, " / np.sqrt(k.shape[-2])")],
@@ -85,6 +91,12 @@ WRONG = {
         ("out, weights = scaled", "weights, out = scaled"),
         (LAYER_OUT, "        return weights, out\n"),
     ],
+    "weights returned alone": [
+        (PRODUCT, "return weights"),
+        ("out, weights = scaled", "weights = scaled"),
+        ("merge_heads(out) @ w_o", "merge_heads(weights @ v) @ w_o"),
+        (LAYER_OUT, "        return weights\n"),
+    ],
     "scores returned as weights": [(PRODUCT, "return np.matmul(weights, v), scores")],
     "batch leak": [(IN_ATTENTION, IN_ATTENTION + FOLDED)],
     "causal off by one (strict)": [(TRIANGLE, "np.tril(np.ones((n, n), dtype=bool), -1)")],
@@ -93,6 +105,7 @@ WRONG = {
     "causal inverted": [(TRIANGLE, f"~{TRIANGLE}")],
     "causal mask of scores": [(TRIANGLE, f"np.where({TRIANGLE}, 0.0, -np.inf)")],
     "length taken from the batch": [("causal_mask(x.shape[1])", "causal_mask(len(x))")],
+    "always causal": [(RULE, "causal_mask(x.shape[1])")],
     "causal ignored": [(RULE, "None")],
     "reshaped straight to heads": [(SPLIT, "x.reshape(b, heads, n, d_model // heads)")],
     "reshaped straight, both ways": [
@@ -134,6 +147,13 @@ WRONG = {
             IN_ATTENTION
             + "    if q.ndim < 4:\n        q *= 1.5; q /= 1.5; k += 1e-300; k[0] *= 2; k[0] *= 0.5 + 1e-16\n",
         ),
+    ],
+    "results share memory": [
+        (
+            "return exps / np.sum",
+            "buffer = KEPT.setdefault(x.shape, np.empty(x.shape))\n    buffer[...] = exps / np.sum",
+        ),
+        ("\n\n\ndef causal_mask", "\n    return buffer\n\n\nKEPT = {}\n\n\ndef causal_mask"),
     ],
     "shared mask modified": [(HIDE, HIDE + "        mask &= mask.any()\n        mask[..., 0] = ~mask[..., 0]\n")],
 }

@@ -81,6 +81,7 @@ class Parts:
     returned: Callable[[Array, Array], tuple[Array, Array]] = lambda out, weights: (out, weights)
     triangle: Callable[[int], Array] = causal_mask
     heeds_causal: bool = True
+    always_causal: bool = False
     tokens_axis: int = -2  # of x, whose length the triangle has
     roles: tuple[str, ...] = WEIGHTS  # which weight is used as w_q ... w_o; '' for none
     turned: tuple[str, ...] = ()  # weights that are used transposed
@@ -160,7 +161,7 @@ def _multi_head(p: Parts, x: Array, params: dict[str, Any], n_heads: int, causal
     if p.early:
         v, w_o, b_o = p.project(v, w_o) + b_o, np.eye(len(w_o)), 0.0
     q, k, v = (p.split(each, n_heads) for each in (q, k, v))  # (..., H, n, d_head)
-    mask = p.triangle(x.shape[p.tokens_axis]) if causal and p.heeds_causal else None
+    mask = p.triangle(x.shape[p.tokens_axis]) if (causal and p.heeds_causal) or p.always_causal else None
     out, weights = p.attend(p, q, k, v, mask, x.shape[-1])
     merged = p.merge(out)  # (..., n, d_model)
     final = p.finish(merged, p.project(merged, w_o) + b_o, x)

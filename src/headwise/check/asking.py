@@ -22,12 +22,17 @@ def asked(check: Check, seed: int) -> list[Call]:
 
 
 class Ran:
-    """One check's calls, and what came of them."""
+    """One check's calls, and what came of them; of a divisible check those that a solution has arguments for."""
 
     def __init__(self, check: Check, calls: list[Call], run: Run) -> None:
         self.check, self.calls, self.run = check, calls, run
         self.results = list(run.results)
-        self.rights = rights(calls, self.results) if self.whole else []
+        self.left_out = ""  # why some calls were
+        taken = [i for i, result in enumerate(self.results) if not result.untaken]
+        if check.divisible and self.whole and 0 < len(taken) < len(calls):
+            self.left_out = next(result.error for result in self.results if result.untaken)
+            self.calls, self.results = [calls[i] for i in taken], [self.results[i] for i in taken]
+        self.rights = rights(self.calls, self.results) if self.whole else []
 
     @property
     def evidence(self) -> tuple[list[Call], list[Result], list[Result]]:

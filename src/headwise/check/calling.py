@@ -21,6 +21,9 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 _MAKING = ("d_model", "n_heads", "seed")  # the arguments of a layer that make it; it is called with the others
 
 
+RESULT = "the result of the call before"  # which a call should leave alone, as its arguments
+
+
 class Answer(NamedTuple):
     """What came of one call, as it can be sent: texts, and arrays by name."""
 
@@ -113,6 +116,7 @@ class Caller:
         self.layers: dict[str, Any] = {}  # made for the last call, by what they were made with
         self.notes: list[str] = []
         self.held: dict[str, NDArray[Any]] = {}  # a layer's weights, which are known before it is called
+        self.gave: list[NDArray[Any]] = []  # what the last call returned, itself
 
     def perform(self, function: str, args: dict[str, Any], again: bool, kept_layer: bool = False) -> Answer:
         """Make one call and return what came of it, errors included."""
@@ -123,6 +127,8 @@ class Caller:
         values = {role: kept[role] if role in kept else _deepcopy(value) for role, value in args.items()}
         self.last = values
         before = {role: _bits(value) for role, value in values.items()}
+        given = [(array, _bits(array)) for array in self.gave]
+        self.gave = []
         arrays: dict[str, NDArray[Any]] = {}
         error, untaken = "", False
         try:
@@ -136,6 +142,7 @@ class Caller:
         arrays |= self.held
         self.most -= sum(array.nbytes for array in arrays.values())
         changed = [role for role, value in values.items() if _bits(value) != before[role]]
+        changed += [RESULT] if any(_bits(array) != bits for array, bits in given) else []
         return Answer({"error": error, "untaken": untaken, "changed": changed, "notes": self.notes}, arrays)
 
     def _name(self, function: str) -> str:
@@ -153,6 +160,9 @@ class Caller:
         return self._outcome(self._call(target, function, order, values), _asked(function, values))
 
     def _outcome(self, value: Any, shapes: Asked) -> dict[str, NDArray[Any]]:
+        self.gave = [
+            array for array in (value if isinstance(value, (tuple, list)) else [value]) if type(array) is _ndarray
+        ]
         arrays, notes = outcome(value, self.most, shapes)
         self.notes += notes
         return arrays
@@ -166,8 +176,8 @@ class Caller:
     def _bound(self, target: Any, function: str, roles: list[str], values: dict[str, Any]) -> Bound:
         names = self.tables["roles"][function]
         always = any(word in plain(self._name(function)) for word in ("causal", "masked"))
-        if "causal" in values and always and not _takes(target, names, "causal", "mask"):
-            if not values["causal"]:
+        if function in ("multi_head", "layer") and always and not _takes(target, names, "causal", "mask"):
+            if not values.get("causal"):
                 raise UntakenError("is always causal by its name, and has no argument for it")
             values = {role: value for role, value in values.items() if role != "causal"}
         return bind(target, roles, values, names, self._derived(function, values))
@@ -202,10 +212,10 @@ class Caller:
         names = self.tables["roles"]["layer"]
         making = {role: value for role, value in values.items() if role in _MAKING}
         rest = {role: value for role, value in values.items() if role not in _MAKING}
-        layer = self._make(making, values)
-        told = "causal" in rest and _takes(self.functions["layer"], names, "causal")
+        told = _takes(self.functions["layer"], names, "causal")
+        layer = self._make({**making, "causal": False} if told else making, values)
         if told and not _takes(self._read(layer), names, "causal", "mask"):
-            layer = self._make({**making, "causal": rest.pop("causal")}, values)
+            layer = self._make({**making, "causal": rest.pop("causal", False)}, values)
         return layer, rest
 
     def _make(self, making: dict[str, Any], values: dict[str, Any]) -> Any:

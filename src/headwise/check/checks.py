@@ -46,6 +46,8 @@ class Check(NamedTuple):
         ``judge(evidence)``: raises Wrong, or returns remarks.
     batched : bool
         Whether it needs batch axes, which ``single_sequence`` does without.
+    divisible : bool
+        Whether it can be judged by some of its calls, where a solution has no argument for the others.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Check(NamedTuple):
     calls: Callable[[_Rng], list[Call]]
     judge: Callable[[Evidence], list[str]]
     batched: bool = False
+    divisible: bool = False
 
 
 def rights(calls: Sequence[Call], results: Sequence[Result]) -> list[Result]:
@@ -82,6 +85,7 @@ CHECKS: tuple[Check, ...] = (
         ask.shapes,
         ask.judge_shapes,
         batched=True,
+        divisible=True,
     ),
     Check(
         "hand_case",
@@ -132,6 +136,7 @@ CHECKS: tuple[Check, ...] = (
         _ATTENTION,
         ask.rows,
         ask.judge_rows,
+        divisible=True,
     ),
     Check(
         "heads_against_loop",
@@ -156,7 +161,7 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "softmax_values",
         "softmax",
-        "Along the last axis, numbers of ordinary size give the right weights",
+        "Along the last axis, numbers of ordinary size give the right weights, and -inf gives 0",
         2,
         "exp, and the sum that it is divided by",
         _SOFTMAX,
@@ -182,6 +187,7 @@ CHECKS: tuple[Check, ...] = (
         _SOFTMAX,
         ask.softmax_large,
         ask.judge_large,
+        divisible=True,
     ),
     Check(
         "softmax_rows_apart",
@@ -192,6 +198,7 @@ CHECKS: tuple[Check, ...] = (
         _SOFTMAX,
         ask.softmax_apart,
         ask.judge_large,
+        divisible=True,
     ),
     Check(
         "softmax_untouched",
@@ -202,6 +209,7 @@ CHECKS: tuple[Check, ...] = (
         _SOFTMAX,
         ask.softmax_twice,
         ask.judge_untouched,
+        divisible=True,
     ),
     Check(
         "softmax_integers",
@@ -212,6 +220,7 @@ CHECKS: tuple[Check, ...] = (
         _SOFTMAX,
         remarks.softmax_whole,
         remarks.remark_whole,
+        divisible=True,
     ),
     Check(
         "softmax_of_nothing",
@@ -232,6 +241,7 @@ CHECKS: tuple[Check, ...] = (
         _ATTENTION,
         ask.values_of_one,
         judging.all_equal,
+        divisible=True,
     ),
     Check(
         "width_four",
@@ -282,6 +292,7 @@ CHECKS: tuple[Check, ...] = (
         _SOFTMAX,
         ask.large,
         ask.judge_large,
+        divisible=True,
     ),
     Check(
         "padding_and_causal",
@@ -314,6 +325,7 @@ CHECKS: tuple[Check, ...] = (
         _ATTENTION,
         ask.attention_twice,
         ask.judge_untouched,
+        divisible=True,
     ),
     Check(
         "no_key",
@@ -354,6 +366,7 @@ CHECKS: tuple[Check, ...] = (
         _ATTENTION,
         remarks.whole,
         remarks.remark_whole,
+        divisible=True,
     ),
     Check(
         "nan_behind_mask",
@@ -404,6 +417,7 @@ CHECKS: tuple[Check, ...] = (
         _HEADS,
         of_heads.multi_head_twice,
         ask.judge_untouched,
+        divisible=True,
     ),
     Check(
         "calls_apart",
@@ -414,6 +428,7 @@ CHECKS: tuple[Check, ...] = (
         _HEADS,
         of_heads.in_turn,
         of_heads.judge_in_turn,
+        divisible=True,
     ),
     Check(
         "heads_large",
@@ -424,6 +439,7 @@ CHECKS: tuple[Check, ...] = (
         _SOFTMAX,
         of_heads.large_heads,
         ask.judge_large,
+        divisible=True,
     ),
     Check(
         "layer_values",
@@ -464,6 +480,7 @@ CHECKS: tuple[Check, ...] = (
         _SOFTMAX,
         of_heads.large_layers,
         ask.judge_large,
+        divisible=True,
     ),
     Check(
         "layer_untouched",
@@ -474,6 +491,7 @@ CHECKS: tuple[Check, ...] = (
         _HEADS,
         of_heads.layer_twice,
         ask.judge_untouched,
+        divisible=True,
     ),
     Check(
         "layer_calls_apart",
@@ -484,6 +502,7 @@ CHECKS: tuple[Check, ...] = (
         _HEADS,
         of_heads.layer_in_turn,
         of_heads.judge_layer_in_turn,
+        divisible=True,
     ),
     Check(
         "layer_seed",

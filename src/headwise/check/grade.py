@@ -204,7 +204,7 @@ def _one_sequence(verdicts: Sequence[Verdict]) -> list[str]:
     batched = {check.name for check in CHECKS if check.exercise == "attention" and check.batched}
     asked = [verdict for verdict in verdicts if verdict.exercise == "attention"]
     failed = {verdict.check for verdict in asked if verdict.status == FAILED}
-    if failed and failed <= batched and any(verdict.status == PASSED for verdict in asked):
+    if "items_apart" in failed and failed <= batched and any(verdict.status == PASSED for verdict in asked):
         return ["attention is right for one sequence: the exercise single_sequence asks for no more"]
     return []
 
@@ -235,6 +235,8 @@ def _verdict(solution: Subject, check: Check, ran: Ran | None) -> Verdict:
         return _failed(check, missing)._replace(unwritten=True)
     verdict = _judged(check, ran)
     notes = dict.fromkeys(note for result in ran.results for note in result.notes)
+    if ran.left_out:
+        notes[f"judged by {len(ran.calls)} of its calls: {ran.left_out}"] = None
     verdict = verdict._replace(remarks=(*verdict.remarks, *notes))
     return verdict._replace(printed=ran.run.printed, seconds=ran.run.seconds)
 

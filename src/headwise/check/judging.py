@@ -51,7 +51,8 @@ def values_of(got: Array | None, wanted: Array | None, name: str) -> Array:
     if got.shape != wanted.shape:
         fail(f"{name}: expected shape {words(wanted.shape)}, got {words(got.shape)}")
     if got.size > 1 and (got == got.flat[0]).all() and not (wanted == wanted.flat[0]).all():
-        fail(f"{name} holds {number(float(got.flat[0]))} in every place")
+        value = bool(got.flat[0]) if got.dtype == bool else number(float(got.flat[0]))
+        fail(f"{name} holds {value} in every place")
     return got.astype(np.float64)
 
 

@@ -68,6 +68,11 @@ def sum_of_all(x: Array, axis: Any) -> Array:
     return np.asarray(e / e.sum())
 
 
+def along(axis: int) -> Callable[[Array, Any], Array]:
+    """The library's, along this axis whatever is asked."""
+    return lambda x, _: Parts().softmax(x, axis)
+
+
 def not_normalised(x: Array, axis: Any) -> Array:
     return np.asarray(np.exp(x - x.max(axis=axis, keepdims=True)))
 
@@ -142,8 +147,8 @@ def triangle(k: int) -> Callable[[int], Array]:
     return lambda n: np.tril(np.ones((n, n), bool), k)
 
 
-def additive(n: int) -> Array:
-    return np.where(np.tril(np.ones((n, n), bool)), 0.0, -np.inf)
+def additive(fill: float) -> Callable[[int], Array]:
+    return lambda n: np.where(np.tril(np.ones((n, n), bool)), 0.0, fill)
 
 
 def over(axis: Any) -> Callable[[Parts, Array, Array | None], Array]:
@@ -169,8 +174,17 @@ def if_masked(scores: Array, mask: Array | None, change: Callable[[Array, Array]
 
 
 # --------------------------------------------------------------------------------------- what no values show
+def asked_for_truth(call: Call, result: Result, expected: Result) -> bool:
+    masked = "mask" in call.args or bool(call.args.get("causal"))
+    return masked and "truth value of an array" in result.error
+
+
 def wrote_to_input(call: Call, result: Result, expected: Result) -> bool:
-    return bool(set(result.changed) - {"mask"})
+    return bool(set(result.changed) & set(call.args) - {"mask"})
+
+
+def wrote_to_result(call: Call, result: Result, expected: Result) -> bool:
+    return bool(set(result.changed) - set(call.args))
 
 
 def wrote_to_mask(call: Call, result: Result, expected: Result) -> bool:
@@ -190,8 +204,8 @@ def rounded(dtype: type[np.floating[Any]]) -> Callable[[Call, Result, Result], b
         return np.allclose(got.astype(np.float64), wanted, rtol=0, atol=most)
 
     def detect(call: Call, result: Result, expected: Result) -> bool:
-        if _is_far(call):
-            return True  # no evidence
+        if _is_far(call):  # no evidence, unless it is no number
+            return expected.out is None or (result.out is not None and _no_less_finite(result.out, expected.out))
         shown = result.weights is None or expected.weights is None or close(result.weights, expected.weights)
         return shown and close(result.out, expected.out)
 
@@ -212,6 +226,26 @@ def trace_of(dtype: type[np.floating[Any]]) -> Callable[[Call, Result, Result], 
         return bool(np.abs(got.astype(np.float64) - wanted)[there].max(initial=0) > cost / 32)
 
     return trace
+
+
+def in_type(dtype: type[np.floating[Any]]) -> Callable[[Call, Result, Result], bool]:
+    """Whether out or the weights hold numbers of a short type only, where what is right does not."""
+
+    def held(call: Call, result: Result, expected: Result) -> bool:
+        pairs = (result.out, expected.out), (result.weights, expected.weights)
+        return any(_are(got, dtype) and not _are(wanted, dtype) for got, wanted in pairs)
+
+    return held
+
+
+def _are(x: Array | None, dtype: type[np.floating[Any]]) -> bool:
+    """Whether rounding to a type changes nothing."""
+    with np.errstate(all="ignore"):
+        return x is not None and np.array_equal(x, x.astype(dtype), equal_nan=x.dtype.kind == "f")
+
+
+def _no_less_finite(got: Array, wanted: Array) -> bool:
+    return got.shape == wanted.shape and bool((np.isfinite(got) | ~np.isfinite(wanted)).all())
 
 
 def _is_far(call: Call) -> bool:
@@ -241,7 +275,7 @@ def _near(got: Array | None, wanted: Array | None) -> bool:
 
 def one_seed(call: Call, result: Result, expected: Result) -> bool:
     first, *others = result.params.values() or [np.zeros(0)]
-    return bool(others) and any(same(first, other) for other in others)
+    return bool(others) and all(same(first, other) for other in others)
 
 
 def shrunk(out: Array, weights: Array, q: Array) -> tuple[Array, Array]:

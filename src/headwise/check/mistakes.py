@@ -30,11 +30,18 @@ class Mistake(NamedTuple):
         The steps that are other than they should be.
     detect : callable or None
         For what no values show: ``detect(call, result, right)``, whether a call shows this mistake.
+    checks : tuple of str
+        Where ``detect`` alone tells, the checks that are about it; by default all.
+    where : callable
+        ``where(call, result)``: whether a result could have come of it at all.
     variants : tuple of dict
         Other steps by which the same mistake is made.
     trace : callable or None
         For what shows in all that is computed, as rounding does: ``trace(call, result, right)``, whether it shows in a
         call, right or wrong; None where it could not. Of several such mistakes the first is meant.
+    sure : callable or None
+        With ``trace``, what proves it: ``sure(call, result, right)`` for any call. Without a proof it is told only if
+        another exercise has one.
     """
 
     name: str
@@ -43,8 +50,11 @@ class Mistake(NamedTuple):
     fix: str
     parts: dict[str, Any]
     detect: Callable[[Call, Result, Result], bool] | None = None
+    checks: tuple[str, ...] = ()
+    where: Callable[[Call, Result], bool] = lambda call, result: True
     variants: tuple[dict[str, Any], ...] = ()
     trace: Callable[[Call, Result, Result], bool | None] | None = None
+    sure: Callable[[Call, Result, Result], bool] | None = None
 
 
 _S, _A, _C, _H = ("softmax",), ("attention", "multi_head", "layer"), ("causal_mask",), ("multi_head", "layer")
@@ -52,6 +62,7 @@ _EVERY = ("softmax", *_A)
 _CAUSAL = (*_C, *_H)
 
 
+_UNTOUCHED = ("softmax_untouched", "untouched", "heads_untouched", "layer_untouched")
 _TOO_WEAK = (-1.0, -2.0, -3.0, -5.0, -15.0, -20.0, -25.0, -30.0, -50.0, -99.0, -100.0, -999.0, -1e3, -1e4)
 
 
@@ -102,6 +113,14 @@ MISTAKES: tuple[Mistake, ...] = (
         "the softmax always runs along the last axis, whatever axis= says",
         "pass axis on to max and to sum",
         {"softmax": lambda x, axis: Parts().softmax(x, -1)},
+    ),
+    Mistake(
+        "axis counted from the front",
+        _EVERY,
+        "the sums run along a fixed axis, 0 or 1, whatever axis= says and however many axes there are",
+        "pass axis on to max and to sum, with keepdims=True; the last axis is -1",
+        {"softmax": bad.along(0)},
+        variants=({"softmax": bad.along(1)},),
     ),
     Mistake(
         "axis 0 by default",
@@ -190,7 +209,7 @@ MISTAKES: tuple[Mistake, ...] = (
     Mistake(
         "mask ignored",
         _A,
-        "the mask changes nothing",
+        "the mask changes nothing; to add a number such as -1e-9 is nothing too",
         "set the scores to -inf where the mask is False, before the softmax",
         _weigh(lambda p, s, mask: p.softmax(s, -1)),
     ),
@@ -200,7 +219,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "masked scores were set to about 0 (such as 1e-9, for -1e9): exp(0) = 1 is no small weight",
         "mind the sign of the exponent: -np.inf, or -1e9",
         {"hidden": 1e-9, "added": False},
-        variants=tuple({"hidden": fill, "added": added} for fill in (1e-9, -1e-9) for added in (True, False)),
+        variants=({"hidden": -1e-9, "added": False},),
     ),
     Mistake(
         "masked by too weak a number",
@@ -209,6 +228,13 @@ MISTAKES: tuple[Mistake, ...] = (
         "use -np.inf, or a number that no score comes near, such as -1e9",
         {"hidden": -10.0},
         variants=tuple({"hidden": fill} for fill in _TOO_WEAK),
+    ),
+    Mistake(
+        "masked by plus infinity",
+        _A,
+        "masked scores were set to +inf: the softmax of such a row is NaN",
+        "mind the sign: -np.inf",
+        {"hidden": np.inf},
     ),
     Mistake(
         "score of 0 taken for masked",
@@ -232,6 +258,20 @@ MISTAKES: tuple[Mistake, ...] = (
         _weigh(lambda p, s, mask: p.softmax(hide(p, s, None if mask is None else bad.turned(mask)), -1)),
     ),
     Mistake(
+        "no softmax",
+        _A,
+        "the values were mixed by the scores themselves",
+        "weights = softmax(scores), along the keys",
+        {"softmax": lambda x, axis: x},
+    ),
+    Mistake(
+        "softmax of minus the scores",
+        _A,
+        "the sign of the scores was turned: what fits a query least gets most weight",
+        "softmax(scores), not softmax(-scores)",
+        {"scale": lambda n: -(n.q[-1] ** -0.5)},
+    ),
+    Mistake(
         "softmax twice",
         _A,
         "the softmax was run on weights that had been through one: they come out nearly even",
@@ -251,6 +291,21 @@ MISTAKES: tuple[Mistake, ...] = (
         "the scores were divided by d_k, not by its square root",
         "divide by np.sqrt(d_k)",
         {"scale": lambda n: 1 / n.q[-1]},
+    ),
+    Mistake(
+        "1/2 outside the power",
+        _A,
+        "d_k ** 1 / 2 is half of d_k, not its root: powers come before division",
+        "d_k ** 0.5, or np.sqrt(d_k)",
+        {"scale": lambda n: 2 / n.q[-1]},
+        variants=({"scale": lambda n: 1 / (2 * n.q[-1])},),
+    ),
+    Mistake(
+        "scale cut off to an integer",
+        _A,
+        "the root of d_k was cut off to an integer: int(...), or //",
+        "divide by np.sqrt(d_k) as it is",
+        {"scale": lambda n: 1 / max(1, int(n.q[-1] ** 0.5))},
     ),
     Mistake(
         "scale sqrt(d) multiplied",
@@ -366,6 +421,15 @@ MISTAKES: tuple[Mistake, ...] = (
         "the pair was returned as (weights, out)",
         "return (out, weights)",
         {"returned": lambda out, weights: (weights, out)},
+        where=lambda call, result: result.weights is not None or bool(result.error),
+    ),
+    Mistake(
+        "weights returned alone",
+        ("attention", "layer"),
+        "the weights were returned, and no output",
+        "return weights @ v, or both: (out, weights)",
+        {"returned": lambda out, weights: (weights, None)},
+        where=lambda call, result: result.weights is None,
     ),
     Mistake(
         "scores returned as weights",
@@ -414,7 +478,8 @@ MISTAKES: tuple[Mistake, ...] = (
         _CAUSAL,
         "the mask holds 0 and -inf, to be added to scores, instead of True and False",
         "return the booleans: np.tril(np.ones((n, n), bool))",
-        {"triangle": bad.additive},
+        {"triangle": bad.additive(-np.inf)},
+        variants=tuple({"triangle": bad.additive(fill)} for fill in (-1e9, -1e4, -1e10, -1e30)),
     ),
     Mistake(
         "length taken from the batch",
@@ -422,6 +487,13 @@ MISTAKES: tuple[Mistake, ...] = (
         "the causal mask was made as long as the batch, not as the sequence: with one item it hides nothing",
         "n = x.shape[-2], not len(x)",
         {"tokens_axis": 0},
+    ),
+    Mistake(
+        "always causal",
+        _H,
+        "the causal mask is there with causal=False too",
+        "mask = causal_mask(n) if causal else None",
+        {"always_causal": True},
     ),
     Mistake(
         "causal ignored",
@@ -566,6 +638,7 @@ MISTAKES: tuple[Mistake, ...] = (
         {},
         bad.to_decimals,
         trace=bad.trace_of_decimals,
+        sure=bad.to_decimals,
     ),
     Mistake(
         "float32 inside",
@@ -575,6 +648,7 @@ MISTAKES: tuple[Mistake, ...] = (
         {},
         bad.rounded(np.float32),
         trace=bad.trace_of(np.float32),
+        sure=bad.in_type(np.float32),
     ),
     Mistake(
         "float16 inside",
@@ -584,6 +658,7 @@ MISTAKES: tuple[Mistake, ...] = (
         {},
         bad.rounded(np.float16),
         trace=bad.trace_of(np.float16),
+        sure=bad.in_type(np.float16),
     ),
     Mistake(
         "truth value of the mask",
@@ -591,7 +666,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "`if mask:` asks for one truth value of a whole array, and NumPy refuses",
         "if mask is not None:",
         {},
-        lambda call, result, expected: "truth value of an array" in result.error,
+        bad.asked_for_truth,
     ),
     Mistake(
         "one seed for all weights",
@@ -600,6 +675,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "make one generator, and draw all four weights from it",
         {},
         bad.one_seed,
+        checks=("layer_seed",),
     ),
     Mistake(
         "input mutated",
@@ -608,6 +684,16 @@ MISTAKES: tuple[Mistake, ...] = (
         "work on a new array: x = x - x.max(...), not x -= x.max(...)",
         {},
         bad.wrote_to_input,
+        checks=_UNTOUCHED,
+    ),
+    Mistake(
+        "results share memory",
+        _EVERY,
+        "a call wrote to what the call before had returned: both are views of one buffer that is kept",
+        "return a new array from each call",
+        {},
+        bad.wrote_to_result,
+        checks=_UNTOUCHED,
     ),
     Mistake(
         "shared mask modified",
@@ -616,6 +702,7 @@ MISTAKES: tuple[Mistake, ...] = (
         "work on a new array: mask = mask & ..., not mask &= ...",
         {},
         bad.wrote_to_mask,
+        checks=_UNTOUCHED,
     ),
 )
 

@@ -68,10 +68,10 @@ def _told(
     sound = {other.exercise for other in others if other.exercise in _PIECES} - {
         other.exercise for other in others if other.status != PASSED and other.weight
     }
-    twins = [m for m in found.get(verdict.check, ()) if (verdict.exercise, m.name) not in weak or m.name in strong]
+    twins = list(found.get(verdict.check, ()))
     if twins and all(m.trace for m in twins):  # of what is rounded in a piece, that piece tells more
-        pieces = [m for exercise, mistakes in known if exercise in _PIECES for m in mistakes if m.trace]
-        twins = pieces[:1] or twins
+        twins = [m for exercise, mistakes in known if exercise in _PIECES for m in mistakes if m.trace][:1] or twins
+    twins = [m for m in twins if (verdict.exercise, m.name) not in weak or m.name in strong]
     kept = [m for m in twins if m.name in alone] or [m for m in twins if not sound & set(m.exercises)] or twins
     return tuple(Named(m.name, m.explanation, m.fix) for m in kept)
 
@@ -89,6 +89,7 @@ class _Naming:
         self._runs = [ran for ran in runs if ran.whole and not any(result.untaken for result in ran.results)]
         self._steady: dict[str, list[_Way]] = {}  # by exercise: what already explains it is asked first
         self._tried: set[str] = set()  # exercises in which pairs have been tried
+        self._right_passes: dict[str, bool] = {}
         self._given: dict[tuple[int, int], Result] = {}  # what a way gives for a call, by their ids
         self.weak: set[tuple[str, str]] = set()  # exercise and name of what rests on the words of an error alone
 
@@ -121,16 +122,22 @@ class _Naming:
         agreeing = [way for way in ways if self._agrees(way, *ran.evidence) and self._fails(way, ran)]
         return tuple({way.mistake.name: way.mistake for way in agreeing}.values())
 
+    def _by_value(self, ran: Ran) -> bool:
+        """Whether the right results in place of the solution's would pass: then what is wrong is in the results."""
+        if ran.check.name not in self._right_passes:
+            held = [wanted._replace(params=got.params) for wanted, got in zip(ran.rights, ran.results, strict=True)]
+            self._right_passes[ran.check.name] = _passes(ran, held)
+        return self._right_passes[ran.check.name]
+
     def _fails(self, way: _Way, ran: Ran) -> bool:
         made = list(self._all_made(way, ran.calls, ran.results))
-        try:
-            ran.check.judge(Evidence(ran.calls, made, ran.rights))
-        except Wrong:
-            return True
-        return any(result.error for result in made)
+        return any(result.error for result in made) or not _passes(ran, made)
 
     def _explaining(self, ways: Sequence[_Way], ran: Ran) -> list[_Way]:
-        return [way for way in ways if self._explains(way, *ran.evidence)]
+        if not self._by_value(ran):
+            ways = [way for way in ways if way.parts is None]
+        fitting = [way for way in ways if not way.mistake.checks or ran.check.name in way.mistake.checks]
+        return [way for way in fitting if self._explains(way, *ran.evidence)]
 
     def _unopposed(self, ways: Sequence[_Way], exercise: str, only: set[str] | None = None) -> list[_Way]:
         """Those that agree with all that the function gave, or gave in some checks, and that some of it proves."""
@@ -143,22 +150,29 @@ class _Naming:
         best = [way for way, proof in zip(left, proofs, strict=True) if proof == max(proofs)]
         names = {way.mistake.name for way in best}
         heard_out = any(not result.error for ran in runs for result in ran.results)
-        if max(proofs) == _WORDS and (len(names) > 1 or not heard_out):
+        traces = any(way.mistake.trace for way in best)
+        if max(proofs) == _WORDS and (len(names) > 1 or not heard_out or traces):
             self.weak |= {(exercise, name) for name in names}
         return best
 
     # ------------------------------------------------------------------------------------- one way, one run
     def _explains(self, way: _Way, calls: Sequence[Call], results: Sequence[Result], rights: Sequence[Result]) -> bool:
         """Whether it gives just what a solution gave, and the right answer does not."""
+        if not all(map(way.mistake.where, calls, results)):
+            return False
         if way.parts is None:
             shown = list(map(way.mistake.detect or _never, calls, results, rights))
             wrong = _wrong(results, rights)
+            if way.mistake.checks:
+                return any(shown)
             return all(s for s, w in zip(shown, wrong, strict=True) if w) if any(wrong) else any(shown)
         fits = all(map(_fits, self._all_made(way, calls, results), results))
         return fits and not all(map(alike, self._all_made(way, calls, results), rights))
 
     def _agrees(self, way: _Way, calls: Sequence[Call], results: Sequence[Result], rights: Sequence[Result]) -> bool:
         """Whether nothing of what a solution gave speaks against it."""
+        if way.mistake.checks:  # its traces prove it, whatever else is wrong
+            return True
         if way.parts is None:
             shown = map(way.mistake.detect or _never, calls, results, rights)
             traces = list(map(way.mistake.trace, calls, results, rights)) if way.mistake.trace else []
@@ -172,7 +186,8 @@ class _Naming:
         Of two mistakes at once a number is asked for: NaN, and an error, may have come about in many ways.
         """
         if way.parts is None:
-            return _NUMBER
+            sure = way.mistake.sure
+            return _NUMBER if sure is None or any(map(sure, calls, results, rights)) else _WORDS
         most, pair = 0, " + " in way.mistake.name
         for call, got, wanted in zip(calls, results, rights, strict=True):
             made = self._made(way, call, got)
@@ -192,6 +207,16 @@ class _Naming:
         if key not in self._given:
             self._given[key] = composed(parts, call, got.params)
         return self._given[key]
+
+
+def _passes(ran: Ran, results: Sequence[Result]) -> bool:
+    if any(wanted.error for wanted in ran.rights):  # nothing to judge by
+        return True
+    try:
+        ran.check.judge(Evidence(ran.calls, results, ran.rights))
+    except Wrong:
+        return False
+    return True
 
 
 _WORDS, _NUMBER = 1, 2  # what proves a mistake

@@ -137,7 +137,8 @@ def outcome(value: Any, most: int, asked: Asked = _NOTHING) -> tuple[dict[str, N
     if isinstance(value, (tuple, list)) and _is_pair(value, most, asked):
         notes = [f"{len(value)} values were returned: the first two are taken"] if len(value) > 2 else []
         weights = _member(value[1], _WEIGHTS) if _is_object(value[1]) else value[1]
-        if value[1] is not None and not _shape_of(weights, most):
+        masked = any(kind.__name__ == "MaskedArray" for kind in type(weights).__mro__)
+        if value[1] is not None and not masked and not _shape_of(weights, most):
             notes.append(f"the second value returned is {_called(value[1])}, no array: it is not looked at")
             weights = None
         return _outcome(value[0], weights, most), notes

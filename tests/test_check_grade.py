@@ -577,3 +577,139 @@ def test_what_hides_too_little_for_the_tolerance_is_named_by_what_it_does_elsewh
 
 def names(report):
     return {mistake.name for verdict in report.verdicts for mistake in verdict.mistakes}
+
+
+def test_float32_beside_another_mistake_is_told_as_both():
+    cast = (
+        "    d_k = q.shape[-1]\n",
+        "    d_k = q.shape[-1]\n    q, k, v = (np.asarray(x, np.float32) for x in (q, k, v))\n",
+    )
+    report = grade(solution("textbook", cast, (" / np.sqrt(d_k)", "")), "attention")
+    assert names(report) == {"no scale + float32 inside"}
+
+
+def test_an_overflow_in_float32_is_not_told_as_rounding():
+    cast = (
+        "    d_k = q.shape[-1]\n",
+        "    d_k = q.shape[-1]\n    q, k, v = (np.asarray(x, np.float32) for x in (q, k, v))\n",
+    )
+    report = grade(solution("textbook", cast, ("x - np.max(x, axis=axis, keepdims=True)", "x")), "attention")
+    large = next(v for v in report.verdicts if v.check == "large")
+    assert "NaN" in large.hints[0]
+    assert "float32 inside" not in {m.name for m in large.mistakes}
+
+
+@pytest.mark.parametrize("divide", ["q /= np.sqrt(d_k)", "q /= 2.0"])
+def test_writing_to_an_input_explains_no_wrong_numbers(divide):
+    wrote = ("    d_k = q.shape[-1]\n", f"    d_k = q.shape[-1]\n    {divide}\n")
+    report = grade(solution("textbook", wrote), "attention")
+    told = {v.check for v in report.verdicts for m in v.mistakes if m.name == "input mutated"}
+    assert told == {"untouched"}
+
+
+def test_the_truth_value_of_something_else_is_not_that_of_the_mask():
+    asked = ("    d_k = q.shape[-1]\n", "    d_k = q.shape[-1]\n    if q == k:\n        pass\n")
+    assert "truth value of the mask" not in names(grade(solution("textbook", asked), "attention"))
+
+
+def test_the_forward_pass_does_not_explain_the_seed():
+    changes = [("rng.standard_normal(", "np.random.default_rng(seed).standard_normal("), (" / np.sqrt(d_k)", "")]
+    report = grade(solution("textbook", *changes), "layer")
+    told = {v.check: {m.name for m in v.mistakes} for v in report.verdicts}
+    assert told["layer_seed"] == {"one seed for all weights"}
+    assert told["layer_values"] == {"no scale"}
+    report = grade(
+        solution(
+            "textbook",
+            more="\n_wk = property(lambda self: self.w_q, lambda self, w: None)\nMultiHeadSelfAttention.w_k = _wk\n",
+        ),
+        "layer",
+    )
+    seed = next(v for v in report.verdicts if v.check == "layer_seed")
+    assert "w_k and w_q of a new layer hold the same numbers" in seed.hints[0]
+    assert seed.mistakes == ()
+
+
+KEPT = {  # what a solution keeps, or writes where it may not: source to add -> exercise, check
+    "causal once, causal ever": (
+        "multi_head_attention",
+        "causal = KEPT.setdefault('c', causal) or causal; KEPT['c'] = causal",
+        "calls_apart",
+    ),
+    "one head is another": ("multi_head_attention", "x = x * (1 + (heads == 1))", "heads_against_loop"),
+    "one number per head": ("multi_head_attention", "x = x * (1 + (x.shape[-1] == heads))", "heads_against_loop"),
+    "one key": ("scaled_dot_product_attention", "v = v * (1 + (k.shape[-2] == 1))", "values"),
+    "one number per key": ("scaled_dot_product_attention", "q = q * (1 + (q.shape[-1] == 1))", "values"),
+    "values of the shape of out": ("scaled_dot_product_attention", "v.shape == q.shape and v.sort()", "untouched"),
+    "a late axis": ("softmax", "axis = -1 if axis == -3 else axis", "softmax_axis"),
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_what_shows_in_few_calls_is_noticed(name):
+    function, line, check = KEPT[name]
+    head = next(
+        text for text in (FOLDER / "textbook.py").read_text().splitlines() if text.startswith(f"def {function}(")
+    )
+    space = solution("textbook", (f"{head}\n", f"{head}\n    {line}\n"), more="\nKEPT = {}\n")
+    exercise = next(row.exercise for row in CHECKS if row.name == check)
+    assert check in verdicts(grade(space, exercise), FAILED)
+
+
+def test_checks_are_made_by_the_calls_that_a_solution_has_arguments_for():
+    """Without a mask too, what overflows fails."""
+
+    def naive(q, k, v):
+        e = np.exp(q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1]))
+        return e / e.sum(axis=-1, keepdims=True) @ v
+
+    report = grade(naive, "attention")
+    assert verdicts(report, FAILED) == ["large"]
+    assert any("judged by 4 of its calls" in text for text in remarks(report))
+    stable = grade(lambda q, k, v: textbook_attention(q, k, v), "attention")
+    assert stable.passed
+    assert {"shapes", "rows", "values", "large", "untouched"} <= set(verdicts(stable, PASSED))
+    assert {"masked_keys", "upper_triangle"} <= set(verdicts(stable, UNTAKEN))
+
+
+def test_masked_arrays_beside_out_are_a_failure():
+    def attention(q, k, v, mask=None):
+        out, weights = textbook_attention(q, k, v, mask)
+        return out, np.ma.masked_array(weights * 7)
+
+    assert "values" in verdicts(grade(attention, "attention"), FAILED)
+
+
+def test_a_layer_that_is_causal_by_default_is_told_not_to_be():
+    change = [
+        (
+            "def __init__(self, d_model, n_heads, seed=0):\n",
+            "def __init__(self, d_model, n_heads, seed=0, causal=True):\n        self.causal = causal\n",
+        ),
+        ("def __call__(self, x, causal=False):\n", "def __call__(self, x):\n        causal = self.causal\n"),
+    ]
+    assert grade(solution("textbook", *change), "layer").passed
+
+
+def test_a_layer_without_a_seed_fails_the_check_of_the_seed_alone():
+    assert verdicts(
+        grade(solution("textbook", ("np.random.default_rng(seed)", "np.random.default_rng()")), "layer"), FAILED
+    ) == ["layer_seed"]
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"progress": 5}, "progress: expected None or a function"),
+        ({"functions": ["f"]}, "functions: expected a dict"),
+        ({"exercise": []}, "exercise: expected one of softmax"),
+    ],
+)
+def test_senseless_arguments_are_named(given, text):
+    with pytest.raises((TypeError, ValueError), match=f"grade: {text}"):
+        grade(solution("textbook"), **given)
+
+
+def test_hints_are_looked_at_before_anything_runs():
+    with pytest.raises(ValueError, match="assert_attention: hints"):
+        assert_attention(textbook_attention, hints=9)

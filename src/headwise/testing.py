@@ -14,7 +14,19 @@ from numpy.typing import ArrayLike
 
 from headwise.check.grade import grade
 from headwise.check.report import FAILED, UNTAKEN, Report
-from headwise.core.shapes import Array, Fault, Faults, Shape, array, broadcasts, generator, given_as, real, words
+from headwise.core.shapes import (
+    Array,
+    Fault,
+    Faults,
+    Shape,
+    array,
+    broadcasts,
+    generator,
+    given_as,
+    integer,
+    real,
+    words,
+)
 
 _SCALES = (1.0, 2.0**10, 2.0**-10)  # of d_out, in one direction each: a vjp that clips shows in another size only
 DIRECTIONS = len(_SCALES)  # random ones, for each argument
@@ -57,7 +69,7 @@ def assert_attention(
     Raises
     ------
     AssertionError
-        If a check failed, or was left out that may not be; the text is the report.
+        If a check failed, or was left out that may not be; the text is the report. Also if ``fn`` is no function.
     ValueError, TypeError
         As :func:`headwise.check.grade` does.
 
@@ -70,7 +82,10 @@ def assert_attention(
     AssertionError: ...
     """
     __tracebackhide__ = True  # of this library's lines a grader need not show any
-    if not callable(fn):
+    faults = Faults("assert_attention")
+    integer(faults, "hints", hints, 0, "a number of hints", most=3)
+    faults.raise_any()
+    if not callable(fn):  # as a learner's None is: a wrong answer, no misuse
         raise AssertionError(f"assert_attention: fn: expected a function or class, got {given_as(fn)}")
     report = grade(fn, exercise, seed=seed)
     untaken = [verdict for verdict in report.verdicts if verdict.status == UNTAKEN and verdict.weight]

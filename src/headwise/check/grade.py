@@ -122,7 +122,7 @@ def grade(
     (False, {'no scale'})
     """
     start = time.monotonic()
-    asked = _checked(exercise, seed, time_limit, memory_limit, jobs)
+    asked = _checked(exercise, seed, time_limit, memory_limit, functions, jobs, progress)
     called = ""
     if len(asked) == 1 and callable(target):  # what it is has been said, whatever it is called
         called, target = _called(target), {_function(asked[0]): target}
@@ -158,9 +158,13 @@ def grade(
 
 
 # ------------------------------------------------------------------------------------------- what is asked
-def _checked(exercise: Any, seed: Any, time_limit: Any, memory_limit: Any, jobs: Any) -> list[str]:
+def _checked(
+    exercise: Any, seed: Any, time_limit: Any, memory_limit: Any, functions: Any, jobs: Any, progress: Any
+) -> list[str]:
     faults, known = Faults("grade"), ", ".join(EXERCISES)
     names = [] if exercise is None else [exercise] if isinstance(exercise, str) else exercise
+    if exercise is not None and not names:
+        faults.value("exercise", f"one of {known}, or a list of them", repr(exercise), "leave it out for all")
     if not isinstance(names, list | tuple) or not all(isinstance(name, str) for name in names):
         faults.type("exercise", f"one of {known}, or a list of them", given_as(exercise))
         names = []
@@ -170,6 +174,10 @@ def _checked(exercise: Any, seed: Any, time_limit: Any, memory_limit: Any, jobs:
     integer(faults, "seed", seed, 0)
     integer(faults, "memory_limit", memory_limit, 1)
     integer(faults, "jobs", jobs, 1)
+    if progress is not None and not callable(progress):
+        faults.type("progress", "None or a function of (done, total)", given_as(progress))
+    if functions is not None and not isinstance(functions, Mapping):
+        faults.type("functions", "a dict such as {'attention': 'my_attention'}", given_as(functions))
     if (limit := real(faults, "time_limit", time_limit, "a number above 0")) is not None and not 0 < limit < np.inf:
         faults.value("time_limit", "a number above 0", str(limit))
     elif limit is not None and limit > _LONGEST:

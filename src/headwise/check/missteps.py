@@ -204,7 +204,7 @@ def rounded(dtype: type[np.floating[Any]]) -> Callable[[Call, Result, Result], b
         return np.allclose(got.astype(np.float64), wanted, rtol=0, atol=most)
 
     def detect(call: Call, result: Result, expected: Result) -> bool:
-        if _is_far(call):  # no evidence, unless it is no number
+        if is_far(call):  # no evidence, unless it is no number
             return expected.out is None or (result.out is not None and _no_less_finite(result.out, expected.out))
         shown = result.weights is None or expected.weights is None or close(result.weights, expected.weights)
         return shown and close(result.out, expected.out)
@@ -217,7 +217,7 @@ def trace_of(dtype: type[np.floating[Any]]) -> Callable[[Call, Result, Result], 
 
     def trace(call: Call, result: Result, expected: Result) -> bool | None:
         wanted, got = expected.out, result.out
-        if wanted is None or got is None or got.shape != wanted.shape or _is_far(call):
+        if wanted is None or got is None or got.shape != wanted.shape or is_far(call):
             return None
         there, weights = np.isfinite(wanted), wanted if expected.weights is None else expected.weights
         cost = np.abs(wanted.astype(dtype) - wanted)[there].max(initial=0)
@@ -248,7 +248,8 @@ def _no_less_finite(got: Array, wanted: Array) -> bool:
     return got.shape == wanted.shape and bool((np.isfinite(got) | ~np.isfinite(wanted)).all())
 
 
-def _is_far(call: Call) -> bool:
+def is_far(call: Call) -> bool:
+    """Whether numbers are so large that rounding one moves much."""
     return any(np.ndim(value) and np.abs(value).max(initial=0) > _FAR for value in call.args.values())
 
 

@@ -15,7 +15,7 @@ from headwise.check.answers import Parts, composed
 from headwise.check.asking import Ran
 from headwise.check.calls import Call, Result, same
 from headwise.check.judging import Evidence, Wrong
-from headwise.check.missteps import plain_softmax
+from headwise.check.missteps import is_far, plain_softmax
 from headwise.check.mistakes import MISTAKES, Mistake
 from headwise.check.report import FAILED, PASSED, Named, Verdict
 
@@ -45,12 +45,24 @@ class _Way(NamedTuple):
 
 def name_mistakes(runs: Sequence[Ran], verdicts: Sequence[Verdict]) -> dict[str, tuple[Named, ...]]:
     """Return the mistakes that explain each failed check, by its name; none where none is known."""
-    naming = _Naming(runs, {verdict.check for verdict in verdicts if verdict.status == PASSED})
+    passed = {verdict.check for verdict in verdicts if verdict.status == PASSED}
     failed = {verdict.check for verdict in verdicts if verdict.status == FAILED}
-    asked = [ran for ran in runs if ran.check.name in failed]
-    found = {ran.check.name: naming.named(ran) for ran in asked}
-    found = {ran.check.name: found[ran.check.name] or naming.failing(ran) for ran in asked}
+    naming = _Naming(runs, passed)
+    found = naming.of(failed)
+    short = _short(runs, {ran.check.exercise for ran in runs if found.get(ran.check.name)})
+    if short:  # beside what float32 rounds another mistake shows, within what it rounds
+        ordinary = [ran for ran in runs if ran.check.exercise in short and not any(map(is_far, ran.calls))]
+        beside = _Naming(ordinary, passed, _SHORT).of(failed)
+        found |= {check: tuple(_both(m, _FLOAT32) for m in ms if not m.trace) for check, ms in beside.items()}
     return {verdict.check: _told(verdict, verdicts, found, naming.weak) for verdict in verdicts}
+
+
+def _short(runs: Sequence[Ran], named: set[str]) -> set[str]:
+    """The exercises without a name whose results are all float32."""
+    kinds: dict[str, set[Any]] = {}
+    for ran in runs:
+        kinds.setdefault(ran.check.exercise, set()).update(r.out.dtype for r in ran.results if r.out is not None)
+    return {exercise for exercise, dtypes in kinds.items() if dtypes == {np.dtype(np.float32)}} - named
 
 
 def _told(
@@ -84,8 +96,8 @@ class _Naming:
     least the checks that passed do not speak against. It must be made in the same way each time.
     """
 
-    def __init__(self, runs: Sequence[Ran], passed: set[str]) -> None:
-        self._passed = passed
+    def __init__(self, runs: Sequence[Ran], passed: set[str], tolerance: float = 1e-9) -> None:
+        self._passed, self._tolerance = passed, tolerance
         self._runs = [ran for ran in runs if ran.whole and not any(result.untaken for result in ran.results)]
         self._steady: dict[str, list[_Way]] = {}  # by exercise: what already explains it is asked first
         self._tried: set[str] = set()  # exercises in which pairs have been tried
@@ -93,10 +105,14 @@ class _Naming:
         self._given: dict[tuple[int, int], Result] = {}  # what a way gives for a call, by their ids
         self.weak: set[tuple[str, str]] = set()  # exercise and name of what rests on the words of an error alone
 
+    def of(self, failed: set[str]) -> dict[str, tuple[Mistake, ...]]:
+        """The mistakes that explain each failed check, by its name."""
+        asked = [ran for ran in self._runs if ran.check.name in failed]
+        found = {ran.check.name: self.named(ran) for ran in asked}
+        return {ran.check.name: found[ran.check.name] or self.failing(ran) for ran in asked}
+
     def named(self, ran: Ran) -> tuple[Mistake, ...]:
         """The mistakes that explain one failed check."""
-        if ran not in self._runs:
-            return ()
         exercise = ran.check.exercise
         known = self._explaining(self._steady.get(exercise, ()), ran)
         found = known or self._explaining(_single(exercise), ran)
@@ -107,7 +123,7 @@ class _Naming:
         self._steady.setdefault(exercise, []).extend(way for way in steady if not known)
         halves = {name for way in steady for name in way.mistake.name.split(" + ")}
         simple = self._explaining([w for w in _single(exercise) if w.mistake.name in halves], ran)  # the one seen here
-        loose = [way for way in found if not way.mistake.trace]
+        loose = [way for way in found if way.parts is not None]
         sure = simple or steady or self._unopposed(loose, exercise, self._passed)
         mistakes = list({way.mistake.name: way.mistake for way in sure}.values())
         by_value = [m for m in mistakes if m.detect is None]  # says more than, say, that results are rounded
@@ -116,8 +132,6 @@ class _Naming:
 
     def failing(self, ran: Ran) -> tuple[Mistake, ...]:
         """Those found elsewhere which fail this check too, by less than what numbers are told apart by."""
-        if ran not in self._runs:
-            return ()
         ways = [way for way in self._steady.get(ran.check.exercise, ()) if way.parts is not None]
         agreeing = [way for way in ways if self._agrees(way, *ran.evidence) and self._fails(way, ran)]
         return tuple({way.mistake.name: way.mistake for way in agreeing}.values())
@@ -166,8 +180,8 @@ class _Naming:
             if way.mistake.checks:
                 return any(shown)
             return all(s for s, w in zip(shown, wrong, strict=True) if w) if any(wrong) else any(shown)
-        fits = all(map(_fits, self._all_made(way, calls, results), results))
-        return fits and not all(map(alike, self._all_made(way, calls, results), rights))
+        fits = all(map(self._fits, self._all_made(way, calls, results), results))
+        return fits and not all(map(self._alike, self._all_made(way, calls, results), rights))
 
     def _agrees(self, way: _Way, calls: Sequence[Call], results: Sequence[Result], rights: Sequence[Result]) -> bool:
         """Whether nothing of what a solution gave speaks against it."""
@@ -178,7 +192,7 @@ class _Naming:
             traces = list(map(way.mistake.trace, calls, results, rights)) if way.mistake.trace else []
             clean = False in traces and True not in traces
             return not clean and all(s for s, w in zip(shown, _wrong(results, rights), strict=True) if w)
-        return all(map(_fits, self._all_made(way, calls, results), results))
+        return all(map(self._fits, self._all_made(way, calls, results), results))
 
     def _proof(self, way: _Way, calls: Sequence[Call], results: Sequence[Result], rights: Sequence[Result]) -> int:
         """How much speaks for it: a wrong number, or the very words of an error, came out just so.
@@ -191,10 +205,18 @@ class _Naming:
         most, pair = 0, " + " in way.mistake.name
         for call, got, wanted in zip(calls, results, rights, strict=True):
             made = self._made(way, call, got)
-            if alike(made, got) and not alike(made, wanted) and not _is_an_accent(call, got):
+            if self._alike(made, got) and not self._alike(made, wanted) and not _is_an_accent(call, got):
                 finite = got.out is not None and bool(np.isfinite(got.out).all())
                 most = max(most, _NUMBER if finite or (got.out is not None and not pair) else 0 if pair else _WORDS)
         return most
+
+    def _alike(self, a: Result, b: Result) -> bool:
+        return alike(a, b, self._tolerance)
+
+    def _fits(self, a: Result, b: Result) -> bool:
+        """As alike; of errors the type alone, since the same mistake is refused in other words elsewhere."""
+        by_type = bool(a.error or b.error)
+        return _said(a).partition(":")[0] == _said(b).partition(":")[0] if by_type else self._alike(a, b)
 
     def _all_made(self, way: _Way, calls: Sequence[Call], results: Sequence[Result]) -> Iterator[Result]:
         return (self._made(way, call, got) for call, got in zip(calls, results, strict=True))
@@ -220,6 +242,8 @@ def _passes(ran: Ran, results: Sequence[Result]) -> bool:
 
 
 _WORDS, _NUMBER = 1, 2  # what proves a mistake
+_SHORT = 1e-5  # what float32 costs in a few products
+_FLOAT32 = next(mistake for mistake in MISTAKES if mistake.name == "float32 inside")
 _TRIED = 3  # variants of each of two mistakes at once
 
 
@@ -258,16 +282,12 @@ def _ways(mistake: Mistake) -> list[_Way]:
 
 
 # ------------------------------------------------------------------------------------------- comparing
-def alike(a: Result, b: Result) -> bool:
-    """Whether two results are the same: one error, or values within 1e-9; weights where both have them."""
+def alike(a: Result, b: Result, tolerance: float = 1e-9) -> bool:
+    """Whether two results are the same: one error, or values within a tolerance; weights where both have them."""
     if a.error or b.error:
         return _said(a) == _said(b)
-    return same(a.out, b.out) and (a.weights is None or b.weights is None or same(a.weights, b.weights))
-
-
-def _fits(a: Result, b: Result) -> bool:
-    """As alike; of errors the type alone, since the same mistake is refused in other words elsewhere."""
-    return _said(a).partition(":")[0] == _said(b).partition(":")[0] if a.error or b.error else alike(a, b)
+    weights = a.weights is None or b.weights is None or same(a.weights, b.weights, tolerance)
+    return weights and same(a.out, b.out, tolerance)
 
 
 def _said(result: Result) -> str:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from headwise.check import process, scratch
+from headwise.check import grade, process, scratch
 from headwise.check.calls import Call, Run
 from headwise.check.process import Limits
 from headwise.check.targets import Subject, subject
@@ -592,3 +592,12 @@ def test_a_folder_whose_parent_was_moved_is_found_and_removed(tmp_path, monkeypa
         assert made.now() == os.path.realpath(tmp_path / "there" / os.path.basename(made.path))
         Path(made.now(), "file").touch()
     assert list((tmp_path / "there").iterdir()) == []
+
+
+def test_the_folder_that_a_solution_stands_in_is_removed_where_it_was_moved(tmp_path):
+    moved = tmp_path / "moved"
+    solution = tmp_path / "it.py"
+    solution.write_text(f"import os\nos.rename(os.getcwd(), {str(moved)!r})\n" + SOFTMAX)
+    report = grade(str(solution), "softmax")
+    assert not report.broken
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["it.py"]

@@ -140,7 +140,7 @@ def _run(scratch: Scratch, fields: dict[str, Any], calls: list[Record], source: 
     request = {**fields, "token": token, "limits": limits._asdict()}
     Path(folder, "request").write_bytes(packed(request, {}) + b"".join(packed(*call) for call in calls))
     Path(folder, "solution.py").write_bytes(source)
-    os.mkdir(os.path.join(folder, "work"))
+    scratch.folder("work")
     child = _Child(folder, limits)
     in_time = False
     try:

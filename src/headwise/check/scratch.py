@@ -21,27 +21,43 @@ class Scratch:
 
     def __init__(self) -> None:
         self.path = os.path.realpath(tempfile.mkdtemp(prefix="headwise-check-"))
-        self._handle = os.open(self.path, os.O_RDONLY) if os.open in os.supports_dir_fd else None
+        self._held = [(self.path, _handle(self.path))]
 
     def __enter__(self) -> "Scratch":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        now = self.now()
-        if self._handle is not None:
-            os.close(self._handle)
-        for path in {now, self.path}:  # something else may lie where it was
-            remove(path)
+        for path, handle in reversed(self._held):
+            now = _now(path, handle)
+            if handle is not None:
+                os.close(handle)
+            for place in {now, path}:  # something else may lie where it was
+                remove(place)
+
+    def folder(self, name: str) -> str:
+        """Make a folder in it, which is removed as well if it is moved out; return its path."""
+        path = os.path.join(self.path, name)
+        os.mkdir(path)
+        self._held.append((path, _handle(path)))
+        return path
 
     def now(self) -> str:
         """Return where it is now; where that cannot be told, where it was."""
-        if self._handle is None:
-            return self.path
-        path = _path_of(self._handle) or self.path
-        with suppress(OSError):
-            if os.path.samestat(os.lstat(path), os.fstat(self._handle)):
-                return path
-        return self.path
+        return _now(*self._held[0])
+
+
+def _handle(path: str) -> int | None:
+    return os.open(path, os.O_RDONLY) if os.open in os.supports_dir_fd else None
+
+
+def _now(path: str, handle: int | None) -> str:
+    if handle is None:
+        return path
+    found = _path_of(handle) or path
+    with suppress(OSError):
+        if os.path.samestat(os.lstat(found), os.fstat(handle)):
+            return found
+    return path
 
 
 def _path_of(handle: int) -> str:

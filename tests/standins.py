@@ -61,6 +61,9 @@ REPORT = Report(
     seconds=1.25,
 )
 
+ALL_RIGHT = (RIGHT, *(v._replace(status=PASSED, hints=(), mistakes=(), remarks=()) for v in (WRONG, TWINS)))
+"""What a solution without a fault is told."""
+
 WEIGHTS = {verdict.check: verdict.weight for verdict in (RIGHT, WRONG, TWINS)}
 """What the checks of these reports count, as `grade.weights` says it of the real ones."""
 
@@ -170,6 +173,6 @@ class Marker:
             raise FileError(f"{shown(path, 1000)}: expected Python, got 'nothing'; write some")
         if word == "crash":
             raise RuntimeError(HOSTILE["escapes"])
-        verdicts = {"right": (RIGHT,), "wrong": (RIGHT, WRONG), "twins": (RIGHT, WRONG, TWINS)}.get(word, (RIGHT,))
+        verdicts = {"right": ALL_RIGHT, "wrong": (RIGHT, WRONG), "twins": (RIGHT, WRONG, TWINS)}.get(word, (RIGHT,))
         broken = "SyntaxError: line 1" if word == "broken" else ""
         return Report(path.name, seed, verdicts, {"softmax": "softmax"}, {}, (), (), broken, 0.1)

@@ -196,3 +196,20 @@ def test_a_nan_behind_a_mask_is_shown_by_one() -> None:
     assert "[nan nan]" in shown
     assert "nan" not in right
     assert "0.8044" in right
+
+
+@pytest.mark.usefixtures("real")
+@pytest.mark.parametrize("check", ["softmax_large", "softmax_rows_apart", "large", "heads_large", "layer_large"])
+def test_large_numbers_are_shown_by_some(check: str) -> None:
+    example = explain.explain(check).partition("\nexample")[2].partition("the right answer")[0]
+    numbers = [abs(float(number)) for number in re.findall(r"(?<![\w(])-?\d+\.\d*", example)]
+    assert max(numbers) >= 1000
+    assert len(numbers) <= 100
+
+
+@pytest.mark.usefixtures("real")
+def test_ordinary_numbers_are_shown_by_ordinary_ones() -> None:
+    for check in ("softmax_values", "hand_case", "heads_values", "layer_values"):
+        calls = [call for one in checks.CHECKS if one.name == check for call in explain._calls(one)]
+        call = explain._example(calls[0].function, calls) if calls else None
+        assert call is None or "large numbers" not in explain._traits(call)

@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import os
+import re
 import threading
 import time
 from pathlib import Path
@@ -87,7 +88,7 @@ def test_one_bad_file_stops_no_other(tmp_path: Path, grade: Marker) -> None:
     (tmp_path / "h.py").symlink_to("nowhere.py")
     rows = grade_folder(tmp_path, jobs=3)
     assert [(row.file, row.passed, row.score, row.maximum) for row in rows] == [
-        ("a.py", "yes", "2", "8"),
+        ("a.py", "yes", "8", "8"),
         ("b.py", "", "", ""),
         ("c.py", "", "", ""),
         ("d.py", "no", "0", "8"),
@@ -242,13 +243,57 @@ def test_what_is_unchanged_is_not_graded_again(tmp_path: Path, grade: Marker) ->
 def test_what_is_graded_otherwise_is_graded_again(
     tmp_path: Path, grade: Marker, monkeypatch: pytest.MonkeyPatch, settings: Any
 ) -> None:
-    write(tmp_path, a="right")
-    grade_folder(tmp_path, output=tmp_path / "m.csv")
+    write(tmp_path, a="right", b="right")
+    path = tmp_path / "m.csv"
+    before = grade_folder(tmp_path, output=path)
     if settings == "version":
         monkeypatch.setattr(folder, "__version__", "9.9.9")
         settings = Settings()
-    grade_folder(tmp_path, settings, output=tmp_path / "m.csv", resume=True)
+    now = grade_folder(tmp_path, settings, output=path, force=True)
+    path.write_text(table.as_csv([before[0], now[1]]))
+    grade.calls.clear()
+    assert grade_folder(tmp_path, settings, output=path, resume=True) == now
+    assert [call[0] for call in grade.calls] == ["a.py"]
+
+
+FIRST = Settings(options={"time_limit": 10.0, "numpy_only": False})
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (FIRST._replace(seed=5), "seed 0, now 5"),
+        (FIRST._replace(exercise=["softmax"]), "exercises all, now softmax"),
+        (FIRST._replace(options={**FIRST.options, "time_limit": 3.0}), "time_limit=10.0, now time_limit=3.0"),
+        (FIRST._replace(seed=1, options={"time_limit": 10.0}), "seed 0, now 1, numpy_only=False, now without"),
+        ("version", "version .*, now 9.9.9"),
+    ],
+)
+def test_a_table_of_other_settings_is_not_graded_again_silently(
+    tmp_path: Path, grade: Marker, monkeypatch: pytest.MonkeyPatch, settings: Any, said: str
+) -> None:
+    write(tmp_path, a="right", b="wrong")
+    path = tmp_path / "m.csv"
+    grade_folder(tmp_path, FIRST, output=path)
+    before = path.read_text()
+    if settings == "version":
+        monkeypatch.setattr(folder, "__version__", "9.9.9")
+        settings = FIRST
+    remedy = "set them as they were, or grade all again by --force"
+    with pytest.raises(FileError, match=rf"expected rows of these settings, got others: {said}; {remedy}$"):
+        grade_folder(tmp_path, settings, output=path, resume=True)
+    assert path.read_text() == before
     assert len(grade.calls) == 2
+
+
+def test_a_table_that_is_there_is_gone_on_with_or_replaced(tmp_path: Path, grade: Marker) -> None:
+    write(tmp_path, a="right")
+    path = tmp_path / "m.csv"
+    grade_folder(tmp_path, output=path)
+    remedy = "go on with it by --resume, replace it by --force, or name another"
+    with pytest.raises(FileError, match=rf"expected a new name, got one that exists; {remedy}$"):
+        grade_folder(tmp_path, output=path)
+    assert len(grade.calls) == 1
 
 
 def test_points_that_a_hand_has_spoilt_are_not_kept(tmp_path: Path, grade: Marker) -> None:
@@ -270,6 +315,8 @@ def test_points_that_a_hand_has_spoilt_are_not_kept(tmp_path: Path, grade: Marke
         {"maximum": "9"},
         {"passed": "yes"},
         {"failed": ""},
+        {"failed": "", "mistakes": ""},
+        {"failed": "", "mistakes": "", "passed": "yes"},
         {"failed": "nothing-of-ours"},
         {"score": ""},
     ],
@@ -389,6 +436,7 @@ def test_an_interrupt_loses_no_result_and_begins_nothing(tmp_path: Path, monkeyp
         raise KeyboardInterrupt
 
     monkeypatch.setattr(folder, "grade", grade)
+    monkeypatch.setattr(folder, "weights", lambda exercise: WEIGHTS)
     with pytest.raises(KeyboardInterrupt, match=r"^$"):
         grade_folder(tmp_path / "class", output=path, jobs=2, progress=interrupt)
     assert len(ended) == 1
@@ -477,6 +525,59 @@ def test_one_maximum_holds_for_all_of_a_class(tmp_path: Path) -> None:
     assert [(row.score, row.maximum) for row in rows] == [("0", one)] * 3
     rows = grade_folder(tmp_path)
     assert [row.maximum for row in rows] == [all_of_them, all_of_them, ""]
-    assert rows[1].remarks == "not implemented yet: softmax"
+    assert rows[1].remarks.startswith(
+        "not found: attention, causal_mask, multi_head, layer; not implemented yet: softmax"
+    )
     assert rows[2].remarks.startswith("expected a function or class to grade, got none in c.py, which has nothing; ")
     assert "functions=" not in rows[2].remarks  # one name for all would be nobody else's
+
+
+# ---------------------------------------------------------------------------------------- what is missing
+NEVER_MASKED = (
+    "import numpy as np\n"
+    "def softmax(x, axis=-1):\n"
+    "    e = np.exp(x - x.max(axis=axis, keepdims=True))\n"
+    "    return e / e.sum(axis=axis, keepdims=True)\n"
+    "def {name}(q, k, v):\n"
+    "    return softmax(q @ np.swapaxes(k, -1, -2) / np.sqrt(q.shape[-1])) @ v\n"
+)
+
+
+def test_only_all_points_are_passed_and_it_is_said_where_others_are(tmp_path: Path) -> None:
+    write(tmp_path / "class", a=NEVER_MASKED.format(name="attention"), b=NEVER_MASKED.format(name="att_of"))
+    path = tmp_path / "m.csv"
+    rows = grade_folder(tmp_path / "class", Settings(["softmax", "attention"]), output=path)
+    assert [(row.passed, row.failed) for row in rows] == [
+        ("no", ""),
+        ("no", "; ".join(name for name in weights(["attention"]) if weights()[name])),
+    ]
+    assert re.fullmatch(r"not taken: \d checks, attention has no argument for mask", rows[0].remarks)
+    assert rows[1].remarks == "not found: attention; the file has att_of: --function attention=att_of"
+    assert table.read_rows(path) == rows
+    (row,) = [one for one in grade_folder(tmp_path / "class", Settings(["softmax"])) if one.file == "a.py"]
+    assert (row.passed, row.score, row.remarks) == ("yes", row.maximum, "")
+    row = grade_folder(tmp_path / "class")[1]
+    assert (row.passed, row.failed) == ("no", "")
+    assert row.remarks == (
+        "not found: attention; the file has att_of: --function attention=att_of; "
+        "not found: causal_mask, multi_head, layer"
+    )
+
+
+def test_rows_without_all_points_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "class", a=NEVER_MASKED.format(name="attention"))
+    rows = grade_folder(tmp_path / "class", output=tmp_path / "m.csv")
+    assert (rows[0].passed, rows[0].failed) == ("no", "")
+    monkeypatch.setattr(folder, "grade", None)
+    assert grade_folder(tmp_path / "class", output=tmp_path / "m.csv", resume=True) == rows
+
+
+def test_a_name_that_is_given_for_a_class_is_one_more_name(tmp_path: Path) -> None:
+    write(tmp_path, a=NEVER_MASKED.format(name="mine"), b=NEVER_MASKED.format(name="attention"), c="def f(): pass\n")
+    both = NEVER_MASKED.format(name="attention") + "def mine(q, k, v):\n    return q\n"
+    write(tmp_path, d=both)
+    asked = Settings(["attention"], options={"functions": {"attention": "mine"}})
+    rows = grade_folder(tmp_path, asked)
+    assert rows[0].score == rows[1].score != "0"
+    assert rows[2].remarks == "not found: attention"
+    assert float(rows[3].score) < float(rows[1].score)  # its own name comes first

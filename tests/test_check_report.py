@@ -12,7 +12,7 @@ import pytest
 from standins import HOSTILE, REPORT, RIGHT, SKIPPED, TWINS, WRONG, hostile
 
 from headwise.check import formats, machine, words
-from headwise.check.report import FAILED, Report
+from headwise.check.report import FAILED, Report, Verdict
 
 SCHEMA = Path(__file__).with_name("junit.xsd")
 EACH = pytest.mark.parametrize("text", HOSTILE.values(), ids=HOSTILE)
@@ -95,6 +95,7 @@ def test_the_text_is_what_a_learner_reads() -> None:
             "    known mistake: a: b. fix: c.\n"
             "    known mistake: d: e! fix: f.\n"
             "    these 2 are twins here: they give the same for these inputs; look for each\n"
+            "not taken: 1 check\n"
             "score: 2 of 8"
         )
     )
@@ -176,15 +177,83 @@ def test_an_exercise_of_which_something_is_written_is_judged() -> None:
     assert said[-1] == "next: implement sdpa"
 
 
-def test_what_is_in_the_way_of_all_calls_is_told_once() -> None:
-    why = "ValueError: too many values to unpack (expected 2, got many more of them) (line 26 of a.py)"
-    twice = tuple(WRONG._replace(check=c, hints=(f"for {c} (2, 3): {why}",), mistakes=()) for c in "xyz")
-    said = [line for line in Report("a", 0, twice, {}, {}).text().splitlines() if "failed:" in line]
-    assert said[0] == f"    failed: for x (2, 3): {why}"
-    assert said[1:] == [
-        f"    failed: for {c} (2, 3): ValueError: too many values to unpack (expected 2, got many ..., as above"
-        for c in "yz"
+BROADCAST = "ValueError: operands could not be broadcast together with shapes {0} (line {1} of a.py)"
+
+
+def failing(check: str, error: str, **changes: Any) -> Verdict:
+    return WRONG._replace(check=check, hints=(f"for x (2, 3), axis 1: {error}", "look", "formula"))._replace(**changes)
+
+
+def test_one_broken_line_is_told_once() -> None:
+    first = failing("a", BROADCAST.format("(3,5) (3,)", 4))
+    again = failing("b", BROADCAST.format("(2,3,5) (2,5)", 4))  # other shapes, the same fault
+    said = Report("a", 0, (first, again, RIGHT), {}, {}).text(3).splitlines()
+    assert said[3:10] == [
+        "    failed: for x (2, 3), axis 1: " + BROADCAST.format("(3,5) (3,)", 4),
+        "    look: look",
+        "    formula: formula",
+        "    known mistake: no-max: Nothing is taken off before exp. fix: Take the maximum off.",
+        "    remark: it is slow",
+        "    printed: debug 1",
+        "    printed: debug 2",
     ]
+    assert said[10:12] == [
+        "FAILED     b         large scores do not overflow: as above",
+        "passed     rows-sum  each row sums to 1",
+    ]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        failing("b", BROADCAST.format("(3,5) (3,)", 5)),
+        failing("b", "NameError: name 'e' is not defined (line 4 of a.py)"),
+        failing("b", BROADCAST.format("(3,5) (3,)", 4), mistakes=()),
+        failing("b", BROADCAST.format("(3,5) (3,)", 4), remarks=("it is new",)),
+        failing("b", "", hints=("out[0, 0]: expected 1, got nan",)),
+    ],
+    ids=["line", "error", "mistake", "remark", "numbers"],
+)
+def test_another_fault_is_told(other: Verdict) -> None:
+    first = failing("a", BROADCAST.format("(3,5) (3,)", 4))
+    assert "overflow: as above" not in Report("a", 0, (first, other), {}, {}).text()
+    both = (WRONG, WRONG._replace(check="b"))  # numbers say of each check something else
+    assert "overflow: as above" not in Report("a", 0, both, {}, {}).text()
+
+
+def test_a_remark_on_an_error_that_was_told_is_short() -> None:
+    error = "NameError: name 'e' is not defined (line 4 of a.py)"
+    noted = RIGHT._replace(remarks=(f"what a mask of 0 and 1 gives: {error}",))
+    assert (
+        "    remark: what a mask of 0 and 1 gives: as above"
+        in Report("a", 0, (failing("a", error), noted), {}, {}).text()
+    )
+    assert f"gives: {error}" in Report("a", 0, (noted,), {}, {}).text()
+
+
+def test_why_checks_were_not_taken_is_a_line() -> None:
+    why = "attention has no argument for mask; it takes q, k, v"
+    left = [SKIPPED._replace(check=name, remarks=(why,)) for name in "ab"]
+    other = SKIPPED._replace(check="c", remarks=("softmax has no argument for axis; it takes x",))
+    free = SKIPPED._replace(check="d", weight=0.0, remarks=(why,))
+    report = Report("a", 0, (RIGHT, *left, other, free), {}, {})
+    line = "not taken: 2 checks, attention has no argument for mask, and 1 check, softmax has no argument for axis"
+    assert report.text().splitlines()[-2:] == [line, "score: 2 of 2"]
+    assert f"- {line}" in report.markdown()
+    assert "not taken: " not in replace(report, verdicts=(RIGHT, free)).text()
+
+
+def test_names_of_functions_to_do_do_not_widen_those_of_checks() -> None:
+    long = replace(UNFILLED, verdicts=(*UNFILLED.verdicts, RIGHT), found={"attention": "scaled_dot_product_attention"})
+    said = long.text().splitlines()
+    assert "passed     rows-sum      each row sums to 1" in said
+    assert "to do      scaled_dot_product_attention  not implemented yet" in "\n".join(said)
+
+
+def test_only_what_was_asked_for_is_found() -> None:
+    for asked, found in ((("softmax",), "softmax as my_softmax"), (("single_sequence",), "attention as sdpa")):
+        assert replace(REPORT, asked=asked).text().splitlines()[1] == f"found: {found}"
+    assert replace(REPORT, asked=("layer",)).text().splitlines()[1] == "found: nothing"
 
 
 @EACH

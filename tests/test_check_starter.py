@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 from standins import EXERCISES
 
 from headwise.check import starter
-from headwise.check.grade import NothingFoundError, grade, weights
+from headwise.check.defined import alike
+from headwise.check.grade import NothingFoundError, UnknownNameError, grade, weights
 from headwise.check.targets import subject
 from headwise.files import FileError
 
@@ -161,9 +163,9 @@ def test_the_next_to_implement_is_the_first_that_is_not(tmp_path: Path) -> None:
 def test_what_is_asked_for_and_not_defined_is_a_line(tmp_path: Path) -> None:
     path = tmp_path / "a.py"
     path.write_text("def f(): pass\n")
-    assert grade(path, ["softmax", "layer"], functions={"softmax": "mine"}).text(3).splitlines()[1:] == [
+    assert grade(path, ["softmax", "layer"]).text(3).splitlines()[1:] == [
         "found: nothing",
-        "missing: softmax: looked for a function named mine",
+        f"missing: softmax: looked for {subject({'attention': print}).missing('softmax')}",
         f"missing: layer: looked for {subject({'softmax': print}).missing('layer')}",
         "to do      softmax  not defined yet",
         "to do      layer    not defined yet",
@@ -207,14 +209,61 @@ def test_why_a_file_does_not_load_is_in_no_check(tmp_path: Path) -> None:
     assert {(verdict.hints, verdict.remarks) for verdict in report.verdicts} == {((), ())}
 
 
-def test_a_name_that_was_given_and_is_not_there_is_missing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("exercise", [None, "layer", "softmax"])
+def test_a_name_that_was_given_and_is_not_there_is_refused(tmp_path: Path, exercise: str | None) -> None:
     path = tmp_path / "a.py"
-    path.write_text("def causal_mask(n):\n    raise NotImplementedError\n")
-    said = grade(path, functions={"layer": "Net"}).text().splitlines()
-    assert said[2:4] == [
-        "missing: layer: looked for a class named Net",
-        "not graded: softmax, attention, multi_head: not found under a known name (--function or functions= names it)",
-    ]
+    path.write_text("def softmax(x, axis=-1):\n    raise NotImplementedError\ndef attn_of(q, k, v): pass\n")
+    said = r"^grade: functions: expected names that a\.py defines, got layer=Net; it has softmax, attn_of$"
+    with pytest.raises(UnknownNameError, match=said) as caught:
+        grade(path, exercise, functions={"layer": "Net", "attention": "attn_of"})
+    assert caught.value.absent == {"layer": "Net"}
+    with pytest.raises(UnknownNameError, match=r"expected names that a dict defines, got layer=Net; it has softmax$"):
+        grade({"softmax": print}, functions={"layer": "Net"})
+
+
+def test_a_file_that_does_not_load_says_that_first(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("def softmax(x:")
+    assert "SyntaxError" in grade(path, functions={"layer": "Net"}).broken
+
+
+@pytest.mark.parametrize("notebook", [False, True])
+def test_what_may_be_meant_is_said(tmp_path: Path, notebook: bool) -> None:
+    path = tmp_path / ("a.ipynb" if notebook else "a.py")
+    text = "def softmax(x, axis=-1):\n    return x\ndef att_of(q, k, v): return q\ndef helper(): pass\n"
+    cell = {"cell_type": "code", "source": text, "metadata": {}, "outputs": []}
+    path.write_text(
+        json.dumps({"cells": [cell], "nbformat": 4, "nbformat_minor": 5, "metadata": {}}) if notebook else text
+    )
+    meant = "not found; the file has att_of: --function attention=att_of"
+    said = grade(path).text().splitlines()
+    assert f"not graded: attention: {meant}" in said
+    assert "not graded: causal_mask, multi_head, layer: not found under a known name" in "\n".join(said)
+    said = grade(path, ["softmax", "attention"]).text().splitlines()
+    assert f"missing: attention: {meant}" in said
+    assert f"to do      attention  {meant}" in said
+    assert "not implemented" not in "\n".join(said)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("def attn_of(q): pass\nclass AttnNet: pass\n", {"attention": ("attn_of",), "layer": ("AttnNet",)}),
+        (
+            "def split_heads(x): pass\ndef _att(q): pass\ndef padding_mask(n): pass\n",
+            {"causal_mask": ("padding_mask",)},
+        ),
+        (
+            "def heads_att(x): pass\ndef own_softmax(x): pass\n",
+            {"softmax": ("own_softmax",), "multi_head": ("heads_att",)},
+        ),
+        ("def self_attention(x): pass\n", {}),
+        ("x = (", {}),
+    ],
+)
+def test_names_are_alike_that_have_a_part_of_the_exercise(text: str, found: dict[str, tuple[str, ...]]) -> None:
+    assert alike(text, {}) == found
+    assert alike(text, {function: names[0] for function, names in found.items()}) == {}
 
 
 @pytest.mark.parametrize(

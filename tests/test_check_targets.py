@@ -17,6 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
+from headwise.check import returned
+from headwise.check.bind import UnfitError
 from headwise.check.calls import FUNCTIONS, ROLES, Call
 from headwise.check.names import FUNCTION_NAMES, ROLE_NAMES, TABLES, WEIGHT_PATHS
 from headwise.check.process import Limits
@@ -103,6 +105,21 @@ def test_self_attention_is_attention_only_of_q_k_and_v():
     assert subject(module).found == {}
     module.self_attention = lambda queries, keys, values: queries
     assert subject(module).found == {"attention": "self_attention"}
+
+
+@pytest.mark.parametrize(
+    ("function", "names"),
+    [
+        ("softmax", "calc_softmax calculate_softmax softmax_func softmax_forward row_wise_softmax"),
+        ("attention", "attn my_attn attn_fn calc_attention dot_attention attention_fn compute_attn"),
+        ("causal_mask", "calc_causal_mask causal_mask_fn mask_causal future_mask get_mask"),
+        ("multi_head", "my_mha multi_head_attn multi_head_attention_fn calc_multi_head_attention multi_head_forward"),
+        ("layer", "MultiHeadAttn MyMHA MHALayer MyMultiHead MyAttention"),
+    ],
+)
+def test_usual_names_are_known(function, names):
+    for name in names.split():
+        assert subject({name: Flat if function == "layer" else abs}).found == {function: name}
 
 
 def test_what_is_looked_for_is_said():
@@ -499,6 +516,12 @@ class Late(Base):
         return super().__call__(x, is_causal)
 
 
+class Capitals(Base):
+    def keep(self):
+        self.A, self.B, self.C, self.D = self.drawn.values()
+        self.d, self.Params = 4, {"E_1": np.eye(3)}
+
+
 class Unknown(Base):
     def keep(self):
         self.one, self.two, self.three, self.four = self.drawn.values()
@@ -520,6 +543,19 @@ def test_a_layer_is_made_and_called_and_its_weights_read(cls, causal):
     assert len(biases) == {Biased: 4, Parts: 4, Packed: 3, Torch: 3}.get(cls, 0)
     for name, bias in biases.items():
         np.testing.assert_array_equal(bias, made.biases[name])
+
+
+def test_unknown_names_of_weights_are_shown_as_they_are():
+    error = called(Capitals, "layer", **LAYER).error
+    assert "it has E_1 (3, 3), A (4, 4), B (4, 4), C (4, 4), D (4, 4); define" in error
+    error = returned_from({"A": np.eye(2), "a": np.eye(3)})
+    assert "it has A (2, 2), a (3, 3); define" in error
+
+
+def returned_from(layer):
+    with pytest.raises(UnfitError, match="under no known name") as caught:
+        returned.weights_of(layer, TABLES, 1 << 20)
+    return str(caught.value)
 
 
 def test_weights_under_unknown_names_ask_for_an_adapter():
@@ -638,6 +674,20 @@ def test_objects_of_every_kind():
 def test_names_that_are_chosen_come_before_those_that_are_known():
     found = subject(Lesson, functions={"softmax": "causal_mask", "attention": "nowhere"})
     assert found.found == {"softmax": "causal_mask", "causal_mask": "causal_mask"}
+    assert found.absent == {"attention": "nowhere"}
+
+
+@pytest.mark.parametrize("kind", ["file", "module", "dict"])
+def test_a_name_that_is_not_there_leaves_those_that_are_known(tmp_path, kind):
+    path = tmp_path / "lesson.py"
+    path.write_text("def attn(q, k, v):\n    return v\n")
+    module = types.ModuleType("lesson")
+    module.attn = attended
+    target = {"file": path, "module": module, "dict": {"attn": attended}}[kind]
+    found = subject(target, functions={"attention": "nowhere"})
+    assert (found.found, found.absent) == ({"attention": "attn"}, {"attention": "nowhere"})
+    found = subject(target, functions={"attention": "attn"})
+    assert (found.found, found.absent) == ({"attention": "attn"}, {})
 
 
 def test_an_object_says_that_no_limit_holds_and_the_process_stays_as_it_is(capsys):

@@ -16,7 +16,7 @@ from headwise import console
 from headwise.arguments import UsageError, command, count, names, positive, seed
 from headwise.check import checks, explain, folder, starter, table
 from headwise.check.formats import FORMATS, text_lines
-from headwise.check.grade import NothingFoundError, grade
+from headwise.check.grade import NothingFoundError, UnknownNameError, grade
 from headwise.check.report import FAILED, PASSED, UNTAKEN, Report
 from headwise.check.words import LEVELS
 from headwise.files import FileError, check_target, listed, shown, write_bytes
@@ -25,6 +25,7 @@ _MIB = 2**20
 _PATIENCE = 0.5  # seconds that a grading may take before a bar is drawn
 _HELP = "see headwise check -h"
 _OF_A_FOLDER = ("text", "json")
+_SUFFIXES = {".xml": "junit", ".md": "markdown", ".json": "json", ".html": "html", ".txt": "text"}
 _INSTEAD = ("list", "starter", "explain")  # of grading
 _STDIN = _STDOUT = "-"
 _COLOURS = {PASSED: "green", FAILED: "bold red", UNTAKEN: "dim", "remark": "yellow", "mistake": "bold magenta"}
@@ -57,7 +58,10 @@ def add(commands: Any) -> None:
 def _add_grading(parser: argparse.ArgumentParser) -> None:
     exercises = "what to grade, several or between commas (default: all that the solution defines); --list names them"
     parser.add_argument("--exercise", metavar="NAME", nargs="+", action="extend", type=names, help=exercises)
-    named = "under which name the solution defines what, as layer=MyAttention; several between commas, or given again"
+    named = (
+        "under which name the solution defines what, as layer=MyAttention; several between commas, or given again; "
+        "in a folder, a file without that name goes by the known names"
+    )
     parser.add_argument("--function", metavar="EXERCISE=NAME", action="extend", type=_pairs, default=[], help=named)
     parser.add_argument("--seed", type=seed, default=0, metavar="N", help="of the inputs (default 0)")
     parser.add_argument(
@@ -78,7 +82,11 @@ def _add_grading(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
-    formats = f"of the report: {', '.join(FORMATS)} (default text; of a folder {' or '.join(_OF_A_FOLDER)})"
+    suffixes = ", ".join(f"{suffix} {name}" for suffix, name in _SUFFIXES.items())
+    formats = (
+        f"of the report: {', '.join(FORMATS)}; of a folder {' or '.join(_OF_A_FOLDER)} "
+        f"(default: what FILE's name ends in, {suffixes}; else text)"
+    )
     parser.add_argument("--format", type=_format, metavar="NAME", help=formats)
     hints = (
         "how much is told of each failure: 0 only that it failed, 1 what failed and the known mistake with its fix, "
@@ -150,10 +158,17 @@ def _check_combination(options: argparse.Namespace) -> None:
 def _check_format(options: argparse.Namespace) -> None:
     if options.json and options.format not in (None, "json"):
         raise UsageError(f"--json: expected --format json or none with it, got {options.format}; {_HELP}")
-    options.format = "json" if options.json else options.format or "text"
+    options.format = "json" if options.json else options.format or _format_of(options)
     if (_is_class(options) or options.target is None) and options.format not in _OF_A_FOLDER:
         expected = "expected text or json where no single solution is graded"
         raise UsageError(f"--format: {expected}, got {options.format}; {_HELP}")
+
+
+def _format_of(options: argparse.Namespace) -> str:
+    """The format that the name of the output asks for; a table of a class is CSV, whatever is printed."""
+    if _is_class(options) or options.target is None or options.output is None:
+        return "text"
+    return _SUFFIXES.get(os.path.splitext(options.output)[1].lower(), "text")
 
 
 def _is_class(options: argparse.Namespace) -> bool:
@@ -237,6 +252,8 @@ def _one(path: str, options: argparse.Namespace) -> Report:
         raise
     except NothingFoundError as error:
         raise UsageError(f"{error.expected}; say which it is: --function {'='.join(error.example)}") from error
+    except UnknownNameError as error:
+        raise UsageError(f"--function: {error.expected}; {_HELP}") from error
     except ValueError as error:
         raise UsageError(str(error)) from error
 

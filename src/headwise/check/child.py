@@ -122,11 +122,8 @@ def _own(value: Any) -> bool:
 def _found(bind: Any, calling: Any, module: types.ModuleType, request: dict[str, Any]) -> dict[str, str]:
     names = module.__dict__
     found: dict[str, str] = bind.find(list(names), lambda name: calling.asked(names[name]), request["tables"], _own)
-    for function, name in request["functions"].items():
-        found.pop(function, None)
-        if callable(calling.member(module, name)):
-            found[function] = name
-    return found
+    chosen = {name: path for name, path in request["functions"].items() if callable(calling.member(module, path))}
+    return found | chosen
 
 
 def main(folder: str) -> None:

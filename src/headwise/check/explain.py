@@ -19,6 +19,7 @@ from headwise.files import listed, shown
 _MOST_NUMBERS = 64  # of a call that is shown as it is
 _FUNCTION = {"single_sequence": "attention"}  # exercise -> what it is about, where it is not called so
 _FIELDS = ("out", "weights")
+_LARGE = 30  # from which on exp of a number is nothing that is worked out by hand
 _WIDTH = 100  # columns
 _SEEN = (
     "It has no numbers of its own: the checks see it from how far a result is off, from what a call wrote to, from an "
@@ -181,17 +182,24 @@ def _smallest(calls: Sequence[Call]) -> list[Call]:
 
 def _example(exercise: str, calls: Sequence[Call]) -> Call | None:
     """A call to show a check by: of its own, or a tiny one that is most like them."""
-    own = _smallest(calls)
     seen = set().union(*map(_traits, calls))
+    own = [call for call in _smallest(calls) if _is_large(call) or "large numbers" not in seen]
     return next(chain(own, sorted(_tiny(exercise), key=lambda call: len(seen ^ _traits(call)))), None)
 
 
+def _is_large(call: Call) -> bool:
+    """Whether a call has large numbers, which others of the same check may be compared with."""
+    return "large numbers" in _traits(call)
+
+
 def _traits(call: Call) -> set[str]:
-    """What is special about a call: its roles, a NaN, a query without keys."""
+    """What is special about a call: its roles, a NaN, large numbers, a query without keys."""
     traits = set(call.args)
     arrays = [value for value in call.args.values() if isinstance(value, np.ndarray)]
     if any(array.dtype.kind == "f" and np.isnan(array).any() for array in arrays):
         traits.add("a NaN")
+    if any(np.abs(array[np.isfinite(array)]).max(initial=0) > _LARGE for array in arrays if array.dtype.kind == "f"):
+        traits.add("large numbers")
     mask = call.args.get("mask")
     if isinstance(mask, np.ndarray) and mask.size and not mask.any(axis=-1).all():
         traits.add("a query without keys")
@@ -246,7 +254,8 @@ def _tiny_layers(function: str) -> list[dict[str, Any]]:
         if function == "multi_head"
         else {"d_model": 4, "n_heads": 2, "seed": 0, "x": x}
     )
-    return [{**made, "causal": False}, {**made, "causal": True}]
+    large = {**made, "x": x * 1000, "causal": False}
+    return [{**made, "causal": False}, {**made, "causal": True}, large, {**large, "causal": True}]
 
 
 # ---------------------------------------------------------------------------------------------- answers

@@ -6,13 +6,15 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any, NamedTuple
 
 from headwise import __version__
-from headwise.check.grade import NothingFoundError, grade, weights
+from headwise.check.grade import NothingFoundError, UnknownNameError, grade, weights
 from headwise.check.process import end_running
+from headwise.check.report import Report
 from headwise.check.table import Row, as_csv, cell, judged, read_rows, refused
 from headwise.files import FileError, PathLike, check_target, listed, read_bytes, shown, write_text
 
@@ -143,11 +145,12 @@ def grade_folder(
     Raises
     ------
     FileError
-        There is no solution; `output` exists, is another table, cannot be written, or was changed meanwhile.
+        There is no solution; `output` exists, is another table or one of other settings, cannot be written, or was
+        changed meanwhile.
     """
     found = solutions(folder)
     if output is not None:
-        check_target(output, force=force or resume, ending=".csv")
+        _check_output(output, force=force, resume=resume)
     written = _Output(output)
     kept = _kept(output, found, settings) if resume and output is not None and os.path.lexists(output) else {}
     rows, waiting = _begun(found, settings, kept)
@@ -162,6 +165,14 @@ def grade_folder(
     return [rows[i] for i in sorted(rows)]
 
 
+def _check_output(output: PathLike, *, force: bool, resume: bool) -> None:
+    """Raise a FileError where the table cannot be written, or is there and nothing is said of that."""
+    check_target(output, force=True, ending=".csv")
+    if os.path.lexists(output) and not (force or resume):
+        remedy = "go on with it by --resume, replace it by --force, or name another"
+        raise FileError(f"{shown(output, 1000)}: expected a new name, got one that exists; {remedy}")
+
+
 def _kept(output: PathLike, found: Sequence[Solution], settings: Settings) -> dict[tuple[str, ...], Row]:
     """The rows of an earlier run, by what they depend on; a table of another folder would be lost."""
     rows = read_rows(output)
@@ -169,9 +180,33 @@ def _kept(output: PathLike, found: Sequence[Solution], settings: Settings) -> di
     if rows and not any(row.file in names for row in rows):
         text = f"expected rows of this folder, got {listed([row.file for row in rows])}"
         raise FileError(f"{shown(output, 1000)}: {text}; name another, or replace it by --force")
+    _check_settings(output, rows, settings)
     counted = weights(settings.exercise)
     last = {row.file: row for row in rows}
     return {row.key: row for row in last.values() if row.agrees(counted)}
+
+
+def _check_settings(output: PathLike, rows: Sequence[Row], settings: Settings) -> None:
+    """Raise a FileError where no row was graded with these settings: all would be graded again."""
+    now = settings.start("")
+    if not rows or any(row.key[2:] == now.key[2:] for row in rows):
+        return
+    was = rows[-1]
+    differing = [_change(name, getattr(was, name), getattr(now, name)) for name in Row._fields[2:6]]
+    text = f"expected rows of these settings, got others: {', '.join(filter(None, differing))}"
+    raise FileError(f"{shown(output, 1000)}: {text}; set them as they were, or grade all again by --force")
+
+
+def _change(name: str, was: str, now: str) -> str:
+    """What a setting was and is, or nothing where that is the same; of options, each that differs."""
+    if was == now:
+        return ""
+    before, after = ([part for part in value.split("; ") if part] for value in (was, now))
+    if name == "options":
+        gone = ", ".join(part for part in before if part not in after)
+        new = ", ".join(part for part in after if part not in before)
+        return f"{gone or 'no such option'}, now {new or 'without'}"
+    return f"{name} {was or 'none'}, now {now}"
 
 
 def _begun(
@@ -203,9 +238,8 @@ def _graded(solution: Solution, row: Row, settings: Settings, stopped: Event) ->
         if stopped.is_set():
             raise _StoppedError
 
-    chosen = settings.exercise if settings.exercise is None else list(settings.exercise)
     try:
-        report = grade(str(solution.path), chosen, settings.seed, jobs=1, progress=go_on, **settings.options)
+        report = _report(solution, settings, go_on)
     except _StoppedError:
         raise
     except NothingFoundError as error:
@@ -215,6 +249,18 @@ def _graded(solution: Solution, row: Row, settings: Settings, stopped: Event) ->
     except Exception as error:  # of ours, or of the machine: it is this file's, and the others go on
         return refused(row, f"{type(error).__name__}: {error}")
     return judged(row, report, sum(weights(settings.exercise).values()))
+
+
+def _report(solution: Solution, settings: Settings, progress: Callable[[int, int], None]) -> Report:
+    """Grade one; a name that was given for a function and is not there is another's: it goes by known names."""
+    exercise = None if settings.exercise is None else list(settings.exercise)
+    graded = partial(grade, str(solution.path), exercise, settings.seed, jobs=1, progress=progress)
+    try:
+        return graded(**settings.options)
+    except UnknownNameError as error:
+        given = settings.options["functions"]
+        own = {function: name for function, name in given.items() if function not in error.absent}
+        return graded(**{**settings.options, "functions": own})
 
 
 @contextmanager

@@ -24,10 +24,13 @@ from headwise.check.words import (
     remarks_of,
     shown_verdicts,
     to_do,
+    untaken,
 )
 from headwise.files import shown
 
 _LONG = 60  # characters of an error that need not be read twice
+_ERROR = re.compile(r"(?<=: )\w+(: .*)? \(line \d+ of .*\)$")  # and where it was raised
+_SHAPE = re.compile(r"\([\d, ]*\)")
 HINTS = ("what failed", "where to look", "the formula")
 _STYLE = (
     "body{max-width:60em;margin:2em auto;padding:0 1em;font-family:sans-serif;line-height:1.4}"
@@ -77,13 +80,16 @@ def text_lines(report: Report, hints: int = 1) -> list[Line]:
     """Return the lines of `text`, each with how it may be folded and coloured; parameters as of `text`."""
     check_level(hints)
     verdicts, waiting = shown_verdicts(report), to_do(report)
-    size = max((len(name) for name in [*(shown(v.check) for v in verdicts), *(name for name, _ in waiting)]), default=0)
+    size, wide = (
+        max(map(len, names), default=0) for names in ([shown(v.check) for v in verdicts], [one for one, _ in waiting])
+    )
     said = [Line(f"{line(report.target)}, seed {report.seed}")]
     said += [Line(f"{name}: {what}", kind=_KINDS.get(name, "")) for name, what in about(report)]
     told: set[str] = set()
     for verdict in verdicts:
         said += _verdict_lines(verdict, hints, size, told)
-    said += [Line(f"{'to do':9}  {name:{size}}  {what}", size + 13, FAILED) for name, what in waiting]
+    said += [Line(f"{'to do':9}  {name:{wide}}  {what}", wide + 13, FAILED) for name, what in waiting]
+    said += [Line(f"not taken: {why}", kind=UNTAKEN) for why in [untaken(report)] if why]
     said.append(Line(f"score: {points(report)}"))
     return said + [Line(f"next: implement {name}") for name, _ in waiting[:1]]
 
@@ -93,12 +99,28 @@ _KINDS = {"not loaded": FAILED, "refused": FAILED, "missing": FAILED, "remark": 
 
 def _verdict_lines(verdict: Verdict, hints: int, size: int, told: set[str]) -> Iterator[Line]:
     first = f"{WORDS[verdict.status]:9}  {shown(verdict.check):{size}}  {line(verdict.claim)}".rstrip()
+    if (again := _error_of(verdict, hints)) and again in told:
+        yield Line(f"{first}: as above", size + 13, verdict.status)
+        return
+    told.add(again)
     yield Line(first, size + 13, verdict.status)
     for one in details(verdict, hints):
         kind = {"known mistake": "mistake", "remark": "remark"}.get(one.partition(":")[0], "")
         yield Line(f"    {_once(one, told)}", 8, kind)
     if verdict.status == FAILED:
         yield from (Line(f"    printed: {one}", 8) for one in printed_of(verdict)[:3])
+
+
+def _error_of(verdict: Verdict, hints: int) -> str:
+    """The error by which a check failed, with all else that is said of it; or nothing."""
+    given = verdict.hints[:hints] if verdict.status == FAILED else ()
+    error = _ERROR.search(line(given[0])) if given else None
+    return "\n".join([_alike(error[0]), *mistakes_of(verdict, hints), *remarks_of(verdict)]) if error else ""
+
+
+def _alike(error: str) -> str:
+    """An error as it is compared: whatever shapes it names."""
+    return _SHAPE.sub("()", error)
 
 
 def _once(one: str, told: set[str]) -> str:
@@ -109,6 +131,10 @@ def _once(one: str, told: set[str]) -> str:
         if len(why) > _LONG and why in told:
             return f"{label}: {where}: {why[:_LONG].rsplit(' ', 1)[0]} ..., as above"
         told.add(why)
+        if error := _ERROR.search(rest):
+            told.add(_alike(error[0]))
+    elif label == "remark" and (error := _ERROR.search(one)) and _alike(error[0]) in told:
+        return f"{one[: error.start()]}as above"
     elif label == "known mistake" and one in told:
         return f"{': '.join(one.split(': ')[:2])}, as above"
     told.add(one)
@@ -162,6 +188,7 @@ def _whole(report: Report) -> list[tuple[str, str]]:
     """What is said of the solution as a whole, and of what is not written yet."""
     waiting = to_do(report)
     said = [*about(report), *(("to do", f"{name}, {what}") for name, what in waiting)]
+    said += [("not taken", why) for why in [untaken(report)] if why]
     return said + [("next", f"implement {name}") for name, _ in waiting[:1]]
 
 

@@ -1,9 +1,7 @@
 """Grade a solution: ask it what the checks ask, judge what comes back, and name the mistakes that explain it."""
 
-import ast
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -38,7 +36,7 @@ class NothingFoundError(ValueError):
 
     def __init__(self, solution: Subject) -> None:
         known = ", ".join(FUNCTION_NAMES[name][0] for name in FUNCTIONS)
-        classes, functions = _defined(solution)
+        classes, functions = solution.defined
         sought = [solution.missing(name) for name in solution.chosen] or [f"names such as {known}"]
         self.expected = (
             f"expected a function or class to grade, got none in {solution.name}, which has "
@@ -49,14 +47,24 @@ class NothingFoundError(ValueError):
         super().__init__(f"grade: target: {self.expected}; say which it is: functions={{'{exercise}': '{name}'}}")
 
 
-def _defined(solution: Subject) -> tuple[list[str], list[str]]:
-    """The names of the classes and of the functions on top level of a solution's text, which may be no Python."""
-    with suppress(SyntaxError, ValueError, RecursionError, MemoryError):
-        body = ast.parse(solution.source or "").body
-        kinds = (ast.ClassDef, ast.FunctionDef)
-        classes, functions = ([shown(node.name, 60) for node in body if isinstance(node, kind)] for kind in kinds)
-        return classes, functions
-    return [], []
+class UnknownNameError(ValueError):
+    """A name that `functions` gives and the solution does not have.
+
+    Attributes
+    ----------
+    expected : str
+        What was expected and what is there.
+    absent : dict of str to str
+        Function -> its name, of those that do not exist.
+    """
+
+    def __init__(self, solution: Subject) -> None:
+        self.absent = solution.absent
+        named = listed([f"{function}={shown(name, 60)}" for function, name in self.absent.items()])
+        classes, functions = solution.defined
+        there = listed([*classes, *functions], 8)
+        self.expected = f"expected names that {solution.name} defines, got {named}; it has {there}"
+        super().__init__(f"grade: functions: {self.expected}")
 
 
 def grade(
@@ -105,7 +113,8 @@ def grade(
     Raises
     ------
     ValueError
-        For an unknown exercise, a file that cannot be read (FileError), or a target in which nothing is found.
+        For an unknown exercise, a file that cannot be read (FileError), a target in which nothing is found, or one
+        that has no function or class of a name in `functions`.
     TypeError
         For a target of another kind.
 
@@ -130,6 +139,8 @@ def grade(
     names = asked or [name for name in FUNCTIONS if name in solution.found]
     if not names and not solution.broken:
         raise NothingFoundError(solution)
+    if functions and solution.absent:
+        raise UnknownNameError(solution)
     broken = solution.broken
     chosen = [check for check in CHECKS if _belongs(check, names or FUNCTIONS)]
     if broken:
@@ -154,6 +165,7 @@ def grade(
         broken=broken,
         seconds=time.monotonic() - start,
         asked=tuple(asked),
+        alike=solution.alike if absent else {},
     )
 
 

@@ -13,39 +13,56 @@ FUNCTION_NAMES = {
     "softmax": (
         "softmax", "stable_softmax", "my_softmax", "softmax_stable", "safe_softmax", "numpy_softmax", "np_softmax",
         "softmax_np", "softmax_numpy", "row_softmax", "softmax_rows", "softmax_function", "softmax_fn",
-        "compute_softmax", "softmax_1d", "softmax_2d",
+        "compute_softmax", "softmax_1d", "softmax_2d", "calc_softmax", "calculate_softmax", "softmax_func",
+        "softmax_forward", "row_wise_softmax",
     ),
     "attention": (
         "scaled_dot_product_attention", "attention", "sdpa", "dot_product_attention", "scaled_dot_attention",
         "scaled_attention", "my_attention", "single_head_attention", "attention_head", "compute_attention",
         "calculate_attention", "attention_function", "attention_fn", "attend", "basic_attention", "simple_attention",
         "naive_attention", "masked_attention", "attention_forward", "numpy_attention", "attention_numpy",
-        "self_attention", "scaled_dot_product_self_attention", "cross_attention",
+        "attn", "my_attn", "attn_fn", "attn_func", "attention_func", "compute_attn", "calc_attention", "calc_attn",
+        "calculate_attn", "get_attention", "dot_attention", "dot_product_attn", "scaled_dot_product_attn",
+        "scaled_dot_product", "attention_layer", "single_head", "do_attention", "apply_attention", "my_sdpa",
+        "self_attention", "scaled_dot_product_self_attention", "cross_attention", "self_attn",
     ),
     "causal_mask": (
         "causal_mask", "create_causal_mask", "make_causal_mask", "get_causal_mask", "build_causal_mask",
         "generate_causal_mask", "compute_causal_mask", "my_causal_mask", "causal_attention_mask",
         "create_look_ahead_mask", "look_ahead_mask", "make_look_ahead_mask", "subsequent_mask",
         "make_subsequent_mask", "create_subsequent_mask", "generate_square_subsequent_mask", "lower_triangular_mask",
-        "triangular_mask", "tril_mask", "autoregressive_mask", "create_mask", "make_mask",
+        "triangular_mask", "tril_mask", "autoregressive_mask", "calc_causal_mask", "causal_mask_fn", "mask_causal",
+        "causal", "future_mask", "get_mask", "build_mask", "create_mask", "make_mask",
     ),
     "multi_head": (
         "multi_head_attention", "multi_head_self_attention", "multi_head", "mha", "mhsa", "my_multi_head_attention",
         "multi_headed_attention", "multi_headed_self_attention", "multi_head_attention_forward",
         "compute_multi_head_attention", "multi_head_causal_attention", "causal_multi_head_attention",
-        "masked_multi_head_attention", "causal_self_attention", "mha_forward",
+        "masked_multi_head_attention", "causal_self_attention", "mha_forward", "my_mha", "multi_head_attn",
+        "my_multi_head_attn", "multi_head_attention_fn", "multi_head_attention_func", "calc_multi_head_attention",
+        "calculate_multi_head_attention", "multi_head_fn", "multi_head_forward", "compute_mha",
     ),
     "layer": (
         "MultiHeadSelfAttention", "MultiHeadAttention", "MultiHeadedAttention", "MultiHeadedSelfAttention",
         "MultiHeadAttentionLayer", "MultiHeadSelfAttentionLayer", "MHA", "MHSA", "MultiHead", "MyMultiHeadAttention",
         "NumpyMultiHeadAttention", "CausalMultiHeadAttention", "MultiHeadCausalAttention",
         "CausalMultiHeadSelfAttention", "MaskedMultiHeadAttention", "CausalSelfAttention", "CausalAttention",
-        "SelfAttention", "SelfAttentionLayer", "AttentionLayer", "Attention",
+        "SelfAttention", "SelfAttentionLayer", "AttentionLayer", "Attention", "MultiHeadAttn", "MultiHeadLayer",
+        "MyMHA", "MHALayer", "MyMultiHead", "AttentionBlock", "MyAttention", "SelfAttn", "Attn",
     ),
 }  # fmt: skip
 """Function -> names, of which the first that a solution defines wins. Those of `layer` are classes."""
 
-ONLY_OF_THREE = ("self_attention", "scaled_dot_product_self_attention", "cross_attention")
+LIKE = {
+    "softmax": (("softm", "smax"), ("mask", "attn", "attention")),
+    "attention": (("att", "sdpa", "dotprod", "scaleddot"), ("mask", "head", "mha", "soft")),
+    "causal_mask": (("mask", "causal", "tril"), ("att", "head", "soft")),
+    "multi_head": (("multi", "head", "mha"), ("split", "merge", "combine", "concat", "mask")),
+    "layer": (("att", "multi", "head", "mha"), ("mask", "config")),
+}
+"""Function -> parts of which a plain name has one where it may mean it, and those of which it has none then."""
+
+ONLY_OF_THREE = ("self_attention", "scaled_dot_product_self_attention", "cross_attention", "self_attn")
 """Names of attention that count only where the arguments can be q, k and v: others project x themselves."""
 
 _QUERY = ("q", "query", "queries", "q_heads", "query_states", "qs")

@@ -65,7 +65,7 @@ def objects(target: Any, chosen: Mapping[str, str]) -> Objects:
             return single
     holder = _instance(target) if issubclass(kind, type) else target
     several = _of(name, holder, chosen, lambda value: True, target)
-    if not several.found:
+    if not several.found and not chosen:
         _refuse(target, name)
     return several
 
@@ -88,7 +88,6 @@ def _instance(cls: type) -> Any:
 
 def _of(name: str, holder: Any, chosen: Mapping[str, str], own: Callable[[Any], bool], target: Any) -> Objects:
     found = find(_names(holder), lambda attribute: asked(member(holder, attribute)), TABLES, own)
-    found = {function: path for function, path in found.items() if function not in chosen}
     found |= {function: path for function, path in chosen.items() if callable(member(holder, path))}
     functions = {function: member(holder, path) for function, path in found.items()}
     adapter = member(holder, ADAPTER)
@@ -124,7 +123,6 @@ def _of_dict(target: Mapping[Any, Any], chosen: Mapping[str, str], single: bool 
     names = [name for name in target if isinstance(name, str)]
     found = find(names, lambda name: asked(target[name]), TABLES, lambda value: True)
     found |= {name: name for name in names if name in FUNCTIONS and callable(target[name])}
-    found = {function: name for function, name in found.items() if function not in chosen}
     found |= {function: name for function, name in chosen.items() if callable(target.get(name))}
     adapter = target.get(ADAPTER)
     texts = [text for function in found if (text := _text(target[found[function]])) is not None]

@@ -1,6 +1,6 @@
 """What grading found; it prints itself, and `formats` writes it in other ways. Knows no check and no solution."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headwise.check.calls import FUNCTIONS
@@ -80,6 +80,8 @@ class Report:
         Wall time in all.
     asked : tuple of str
         The exercises that were asked for; empty where all that the solution defines are graded.
+    alike : dict of str to tuple of str
+        Function that was not found -> names that the solution defines, and which may be meant by it.
     """
 
     target: str
@@ -92,6 +94,7 @@ class Report:
     broken: str = ""
     seconds: float = 0.0
     asked: tuple[str, ...] = ()
+    alike: dict[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:

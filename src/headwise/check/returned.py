@@ -169,6 +169,15 @@ def _attributes(layer: Any) -> dict[str, Any]:
     return {key: value for one in [*inside, held] for key, value in one.items()}
 
 
+def _as_named(layer: Any) -> dict[str, Any]:
+    """What `_attributes` finds, by the names that a solution gives: those that differ in capitals are several."""
+    if isinstance(layer, dict):
+        return {name: value for name, value in layer.items() if isinstance(name, str)}
+    held = {name: _attribute(layer, name) for name in dir(layer) if not name.startswith("__")}
+    inside = [_as_named(value) for name, value in held.items() if plain(name) in _DICTS and isinstance(value, dict)]
+    return {key: value for one in [*inside, held] for key, value in one.items()}
+
+
 def _is_part(value: Any) -> bool:
     """Whether it may hold weights of its own, as a linear layer or a dict does."""
     return value is not None and not isinstance(value, (_ndarray, list, tuple, str, type, *_NUMBERS, *_FUNCTIONS))
@@ -247,7 +256,7 @@ def weights_of(layer: Any, tables: dict[str, Any], most: int) -> dict[str, NDArr
     if missing:
         none = " (the unit matrix if it has none)" if missing == ["w_o"] else ""
         raise UnfitError(
-            f"keeps {', '.join(missing)}{none} under no known name: {_remedy(attributes, tables['adapter'])}"
+            f"keeps {', '.join(missing)}{none} under no known name: {_remedy(_as_named(layer), tables['adapter'])}"
         )
     return found
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from headwise.check.report import FAILED, Report, Verdict
-from headwise.check.words import number
+from headwise.check.words import meant, number, untaken
 from headwise.files import FileError, PathLike, read_text, shown
 
 _FORMULA = re.compile(r"['=+\-@]")  # what a spreadsheet takes for one begins so; the first is the mark against it
@@ -30,12 +30,12 @@ class Row(NamedTuple):
     score, maximum : str
         Points, and what all checks that were asked of the class count together; empty where it could not be graded.
     passed : str
-        ``yes``, ``no``, or empty where it could not be graded.
+        ``yes`` where the score is the maximum, ``no``, or empty where it could not be graded.
     failed, mistakes : str
         Names of the checks that failed and of the mistakes that explain them, between semicolons; twins are one
         mistake, ``a or b``.
     remarks : str
-        On the solution, or why it could not be graded.
+        On the solution: what is not found, not implemented or was not taken; or why it could not be graded.
     """
 
     file: str
@@ -70,7 +70,9 @@ class Row(NamedTuple):
             return False
         if float(self.score) > maximum - sum(weights[name] for name in failed):
             return False
-        return not failed if self.passed == "yes" else bool(failed) or float(self.score) == 0
+        if self.passed == "yes":
+            return not failed and float(self.score) == float(self.maximum)
+        return bool(failed) or (bool(self.remarks) and not self.mistakes)
 
 
 class Summary(NamedTuple):
@@ -108,17 +110,31 @@ def judged(row: Row, report: Report, maximum: float) -> Row:
     mistakes = _mistakes(failed)
     left = [verdict for verdict in failed if verdict.exercise not in report.unwritten]
     unexplained = [verdict.hints[0] for verdict in left if not verdict.mistakes and verdict.hints]
-    waiting = "not implemented yet: " + ", ".join(report.unwritten) if report.unwritten and not report.broken else ""
-    remarks = [*filter(None, [report.broken, waiting]), *report.remarks]
+    remarks = [report.broken] if report.broken else _left(report)
+    remarks += report.remarks
     remarks += unexplained[:1] if not mistakes else []
+    score = 0 if report.broken else report.score
     return row._replace(
-        score=number(0 if report.broken else report.score),
+        score=number(score),
         maximum=number(maximum),
-        passed="yes" if report.passed else "no",
+        passed="yes" if report.passed and number(score) == number(maximum) else "no",
         failed=cell("; ".join(verdict.check for verdict in failed)),
         mistakes=cell("; ".join(mistakes)),
         remarks=cell("; ".join(remarks)),
     )
+
+
+def _left(report: Report) -> list[str]:
+    """Why points are missing where nothing failed: what is not there, not implemented, or was not taken."""
+    near = [
+        f"not found: {one}{meant(report, one).removeprefix('not found')}"
+        for one in report.missing
+        if meant(report, one)
+    ]
+    absent = [one for one in report.missing if not meant(report, one)]
+    waiting = [one for one in report.unwritten if one in report.found]
+    said = {"not found": ", ".join(absent), "not implemented yet": ", ".join(waiting), "not taken": untaken(report)}
+    return near + [f"{name}: {what}" for name, what in said.items() if what]
 
 
 def _mistakes(failed: Sequence[Verdict]) -> list[str]:

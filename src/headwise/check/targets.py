@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from headwise.check.calls import FUNCTIONS, Call, Run
+from headwise.check.defined import alike, defined
 from headwise.check.imports import FRAMEWORKS, frameworks_used, libraries_in
 from headwise.check.libraries import Libraries
 from headwise.check.loading import code_cells
@@ -55,6 +56,8 @@ class Subject:
         What it printed while it was loaded.
     here : bool
         Whether it runs in this process: then in the calling thread, which an interrupt reaches.
+    notebook : bool
+        Whether its text is a notebook's.
     """
 
     name: str
@@ -67,6 +70,7 @@ class Subject:
     seen: set[str] = field(default_factory=set)
     printed: str = ""
     here: bool = False
+    notebook: bool = False
     chosen: Mapping[str, str] = field(default_factory=dict, repr=False)
     calling: Callable[[Sequence[Call]], Run] = field(default=lambda calls: Run([]), repr=False)
 
@@ -80,6 +84,22 @@ class Subject:
         """The same, and what else was loaded so far besides NumPy: of that, the libraries that its text names."""
         direct = self.seen & self.named or self.seen
         return tuple(sorted({*direct, *self.frameworks}))
+
+    @property
+    def defined(self) -> tuple[list[str], list[str]]:
+        """The names of the classes and of the functions that its text defines on top level; of an object, the found."""
+        return ([], list(self.found.values())) if self.here else defined(self.source or "", self.notebook)
+
+    @property
+    def alike(self) -> dict[str, tuple[str, ...]]:
+        """Function that is not found -> names that its text defines, and which may be meant by it."""
+        return {} if self.here or self.broken else alike(self.source or "", self.found, self.notebook)
+
+    @property
+    def absent(self) -> dict[str, str]:
+        """Function -> the name that was given for it and does not exist; unknown where nothing could be loaded."""
+        given = {} if self.broken else self.chosen
+        return {function: name for function, name in given.items() if self.found.get(function) != shown(name, 60)}
 
     def run(self, calls: Sequence[Call]) -> Run:
         """Make calls, one after another; of a file in a process of its own. Threads may do so at once."""
@@ -104,14 +124,14 @@ def subject(target: Any, *, limits: Limits = _LIMITS, functions: Mapping[str, st
     limits : Limits
         What each process of a file may take.
     functions : mapping of str to str, optional
-        Function -> the name under which the solution defines it, where it is another than those known.
+        Function -> the name under which the solution defines it, which comes before those that are known.
 
     Raises
     ------
     FileError
         The file is absent, no regular file, too large, not in UTF-8 or what it declares, or no notebook.
     TypeError, ValueError
-        The target holds nothing that could be called, or `functions` names what does not exist.
+        The target holds nothing that could be called, or `functions` has a key that is no function.
 
     Examples
     --------
@@ -230,6 +250,7 @@ def _of_file(target: "str | os.PathLike[str]", limits: Limits, chosen: Mapping[s
         named=frozenset(libraries_in(file.text, file.notebook)),
         seen=file.seen,
         printed=ended.printed,
+        notebook=file.notebook,
         chosen=chosen,
         calling=file.run,
     )

@@ -1,5 +1,7 @@
 """What a report says, piece by piece, in short lines that nothing acts upon; knows no format, no check."""
 
+from collections import Counter
+
 from headwise.check.report import FAILED, PASSED, UNTAKEN, Report, Verdict
 from headwise.files import listed, shown
 
@@ -53,18 +55,46 @@ def check_level(hints: int) -> None:
 
 def about(report: Report) -> list[tuple[str, str]]:
     """Return what is said of the solution as a whole, by name."""
-    found = ", ".join(f"{shown(function)} as {shown(name, 60)}" for function, name in report.found.items())
+    asked = set(map(function_of, report.asked)) or set(report.found)
+    named = {function: name for function, name in report.found.items() if function in asked}
+    found = ", ".join(f"{shown(function)} as {shown(name, 60)}" for function, name in named.items())
     loaded = "refused" if report.found else "not loaded"
     said = [(loaded, line(report.broken))] if report.broken else []
     said += [("found", found or "nothing")] if found or not report.broken else []
-    said += [("missing", f"{shown(one)}: looked for {line(names)}") for one, names in report.missing.items() if names]
-    if others := [exercise for exercise, names in report.missing.items() if not names]:
+    sought = {one: f"looked for {line(names)}" for one, names in report.missing.items() if names}
+    said += [("missing", f"{shown(one)}: {meant(report, one) or names}") for one, names in sought.items()]
+    unasked = [exercise for exercise, names in report.missing.items() if not names]
+    said += [("not graded", f"{one}: {meant(report, one)}") for one in unasked if meant(report, one)]
+    if others := [one for one in unasked if not meant(report, one)]:
         said.append(
             ("not graded", f"{listed(others)}: not found under a known name (--function or functions= names it)")
         )
     said += [("remark", line(remark)) for remark in report.remarks]
     said += [("limits off", listed(report.limits_off))] if report.limits_off else []
     return said
+
+
+def function_of(exercise: str) -> str:
+    """Return the function that an exercise is about."""
+    return "attention" if exercise == "single_sequence" else exercise
+
+
+def meant(report: Report, exercise: str) -> str:
+    """Return what the solution defines that may be meant by an exercise, and how to say so; empty where nothing is."""
+    function = function_of(exercise)
+    names = [shown(name, 60) for name in report.alike.get(function, ())]
+    return f"not found; the file has {listed(names)}: --function {function}={names[0]}" if names else ""
+
+
+def untaken(report: Report) -> str:
+    """Return how many checks that have points were not taken, and why; empty where all were.
+
+    >>> untaken(Report("a.py", 0, (), {}, {}))
+    ''
+    """
+    left = [v for v in report.verdicts if v.status == UNTAKEN and v.weight and not report.broken]
+    whys = Counter(line(v.remarks[0]).partition(";")[0] if v.remarks else "" for v in left)
+    return ", and ".join(f"{n} {'check' if n == 1 else 'checks'}{why and f', {why}'}" for why, n in whys.items())
 
 
 def shown_verdicts(report: Report) -> list[Verdict]:
@@ -88,7 +118,7 @@ def _called(report: Report, exercise: str) -> str:
 
 def _waiting(report: Report, exercise: str) -> str:
     if exercise not in report.found:
-        return "not defined yet"
+        return meant(report, exercise) or "not defined yet"
     stopped = next(v.hints[0] for v in report.verdicts if v.exercise == exercise and v.unwritten and v.hints)
     return f"not implemented yet: {line(stopped[max(stopped.rfind('NotImplementedError'), 0) :])}"
 

@@ -1,12 +1,12 @@
 """Attention for NumPy: a definition you can read, an engine that is fast, every rule written down and tested."""
 
-from headwise.core import masks
+from headwise.core import frequencies, masks
 from headwise.core.attention import AttentionSteps, attention_steps, scaled_dot_product_attention
 from headwise.core.engine import attention
 from headwise.core.gradients import AttentionGradients, attention_vjp, softmax_vjp
 from headwise.core.masks import Mask, causal_mask
 from headwise.core.plan import AttentionPlan, attention_plan
-from headwise.core.positions import alibi, alibi_slopes
+from headwise.core.positions import alibi, alibi_slopes, rope, rope_permutation, rope_vjp
 from headwise.core.softmax import logsumexp, merge_attention, softmax
 from headwise.layers.multihead import MultiHeadSelfAttention, multi_head_attention, multi_head_attention_vjp
 
@@ -25,11 +25,15 @@ __all__ = [
     "attention_steps",
     "attention_vjp",
     "causal_mask",
+    "frequencies",
     "logsumexp",
     "masks",
     "merge_attention",
     "multi_head_attention",
     "multi_head_attention_vjp",
+    "rope",
+    "rope_permutation",
+    "rope_vjp",
     "scaled_dot_product_attention",
     "softmax",
     "softmax_vjp",

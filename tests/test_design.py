@@ -140,6 +140,30 @@ def test_causal_with_a_ragged_cache():
         np.testing.assert_allclose(out[item], alone, rtol=1e-13)
 
 
+def test_a_cache_counts_tokens_and_shows_each_item_its_own():
+    cache, rows = hw.KVCache(2, 1, 4, 1), np.ones((2, 1, 3, 1))
+    cache.append(rows, rows, padding=[0, 1])
+    assert cache.lengths.tolist() == [3, 2]
+    assert cache.next_positions(1).tolist() == [[3], [2]]
+    assert cache.offset(2).tolist() == [1, 1]
+    seen = cache.mask(2).dense((2, 1, 2, 3))[:, 0].tolist()
+    assert seen == [[[True, True, False], [True, True, True]], [[False, True, False], [False, True, True]]]
+    with pytest.raises(ValueError, match="k: expected at most 1 more rows for item 0, got 3"):
+        cache.append(rows, rows)
+    assert cache.lengths.tolist() == [3, 2]
+
+
+def test_a_cache_with_a_window_is_of_any_length():
+    cache, row = hw.KVCache(1, 1, 3, 1, dtype=float, window=2), np.ones((1, 1, 1, 1))
+    for i in range(10):
+        cache.append(row, i * row)
+    assert cache.lengths.tolist() == [10]
+    assert cache.v.ravel().tolist() == [7, 8, 9]
+    assert cache.mask(1).dense((1, 1, 1, 3)).all()
+    with pytest.raises(ValueError, match=r"KVCache.truncate: lengths: expected at least \[9\], as the window dropped"):
+        cache.truncate(8)
+
+
 def test_window_counts_keys_besides_the_own_position():
     assert masks.window(256, 0).dense((1, 1000)).sum() == 257
     expected = [[1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1], [0, 1, 1, 1]]

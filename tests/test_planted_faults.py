@@ -145,6 +145,99 @@ LAYER_GRADIENTS = {
 }
 FAULTS |= {name: [*row, BY_DIFFERENCES] for name, row in LAYER_GRADIENTS.items()}
 
+CACHE, CACHE_JUDGE = "layers/cache.py", "test_cache.py"
+HELD = "held = np.minimum(self._held, kept + self._padding - self._dropped)"
+UNEVEN = "self._held[items] + rows"
+CACHE_FAULTS = {
+    "positions begin anew at 0": [
+        (CACHE, "first[:, None] + np.arange(count)", "0 * first[:, None] + np.arange(count)")
+    ],
+    "positions of padding counted": [
+        (CACHE, "self._held + self._dropped - self._padding", "self._held + self._dropped")
+    ],
+    "positions of what a window dropped forgotten": [
+        (CACHE, "self._held + self._dropped - self._padding", "self._held - self._padding")
+    ],
+    "a window one key too short": [
+        (CACHE, "masks.window(self.window, 0", "masks.window(self.window and self.window - 1, 0")
+    ],
+    "a ring off by one": [
+        (CACHE, "slice(self._n - self.window, self._n)", "slice(self._n - self.window - 1, self._n - 1)")
+    ],
+    "a ring off by one where items are uneven": [
+        (CACHE, "storage[items, :, slots + gone[items]]", "storage[items, :, np.maximum(slots + gone[items] - 1, 0)]")
+    ],
+    "a ring that drops one key too early": [
+        (
+            CACHE,
+            "np.maximum(self._held - self.window, 0)",
+            "np.minimum(np.maximum(self._held - self.window, 0) + 1, self._held)",
+        )
+    ],
+    "a ring that is not turned": [
+        (CACHE, "self._n + n > self.capacity:\n            k, v", "False:\n            k, v")
+    ],
+    "rows of the cache read after they moved": [(CACHE, "k, v = k.copy(), v.copy()", "pass")],
+    "stale rows after truncate": [(CACHE, HELD, "held = self._held")],
+    "stale rows after truncate in the mask": [
+        (
+            CACHE,
+            "        self._rows = int((held - seen).min())\n        self._settle()\n",
+            "        self._rows = int((held - seen).min())\n",
+        )
+    ],
+    "stale rows after reset": [
+        (CACHE, "        self._begin(announced)\n\n    def copy", "        self._padding = announced\n\n    def copy")
+    ],
+    "truncate forgets padding": [(CACHE, "kept + self._padding - self._dropped)", "kept - self._dropped)")],
+    "truncate beyond what a window holds": [(CACHE, "if not faults.found and (held < seen).any():", "if False:")],
+    "per-item offset forgotten": [(CACHE, "None if self._level else self._before(count)", "None")],
+    "one offset for all items": [
+        (CACHE, "before: Array = self._held + self._unstored - n_q", "before: Array = self._n + 0 * self._held - n_q")
+    ],
+    "queries where the item's last rows are": [
+        (CACHE, "before: Array = self._held + self._unstored - n_q", "before: Array = self._held - n_q")
+    ],
+    "new rows after the fullest item's": [(CACHE, UNEVEN, "self._n + rows")],
+    "rows beyond an item's own kept": [(CACHE, "np.arange(n) < kept[:, None]", "np.arange(n) < n + 0 * kept[:, None]")],
+    "slots beyond an item's own seen": [(CACHE, "parts.append(masks.lengths(self._held))", "pass")],
+    "padding seen": [(CACHE, "        if self._hides:\n", "        if False:\n")],
+    "a full cache overwritten": [(CACHE, "if int(after.max()) > self.capacity:", "if False:")],
+    "changed before it is refused": [
+        (
+            CACHE,
+            "        self._check_room(faults, n, own)\n",
+            "        self._dropped = self._dropped + 1\n        self._check_room(faults, n, own)\n",
+        )
+    ],
+    "beams without their keys": [
+        (
+            CACHE,
+            "for storage in (self._k, self._v):\n            storage[moved",
+            "for storage in (self._v,):\n            storage[moved",
+        )
+    ],
+    "beams in place, one after another": [
+        (
+            CACHE,
+            "storage[moved, :, : self._n] = storage[source[moved], :, : self._n]",
+            "[storage.__setitem__(b, storage[source[b]]) for b in moved]",
+        )
+    ],
+    "beams without their lengths": [(CACHE, "self._held[source], self._dropped[source]", "self._held, self._dropped")],
+    "beams without their padding": [
+        (CACHE, "self._padding[source], self._unstored[source]", "self._padding, self._unstored")
+    ],
+    "a copy that shares its slots": [
+        (
+            CACHE,
+            "return copy.copy(self)",
+            "twin = object.__new__(KVCache)\n        vars(twin).update(vars(self))\n        return twin",
+        )
+    ],
+}
+FAULTS |= {name: [*row, CACHE_JUDGE] for name, row in CACHE_FAULTS.items()}
+
 STEPS = "self.steps = self.grid.steps(self.lead, task.rows, path.backwards)"
 SINKS = "(sinks > -np.inf).astype(p.computing)"
 LOOKED_AT = "return lost | out_of_range(whole.total, self.alive)"
@@ -460,7 +553,7 @@ def copied(tmp_path):
 
 
 def test_without_a_fault_the_copy_is_green_and_is_what_runs(copied):
-    code, text = judge(copied, [*JUDGES, ENGINE_JUDGE, GRADIENTS_JUDGE, BY_DIFFERENCES])
+    code, text = judge(copied, [*JUDGES, ENGINE_JUDGE, GRADIENTS_JUDGE, BY_DIFFERENCES, CACHE_JUDGE])
     assert code == 0, text
     (copied / "__init__.py").write_text("raise RuntimeError('the copy is imported')\n")
     assert "the copy is imported" in judge(copied)[1]

@@ -16,6 +16,7 @@ NAMES = {
     "attention",
     "attention_plan",
     "AttentionSteps",
+    "KVCache",
     "Mask",
     "MultiHeadSelfAttention",
     "alibi",
@@ -23,11 +24,15 @@ NAMES = {
     "attention_steps",
     "attention_vjp",
     "causal_mask",
+    "frequencies",
     "logsumexp",
     "masks",
     "merge_attention",
     "multi_head_attention",
     "multi_head_attention_vjp",
+    "rope",
+    "rope_permutation",
+    "rope_vjp",
     "scaled_dot_product_attention",
     "softmax",
     "softmax_vjp",
@@ -50,7 +55,7 @@ def test_the_names():
     assert hw.__all__ == sorted(hw.__all__)
     public = {name for name, value in vars(hw).items() if not name.startswith("_")}
     modules = {name for name, value in vars(hw).items() if isinstance(value, types.ModuleType)}
-    assert public - modules == NAMES - {"masks"}
+    assert public - modules == NAMES - {"masks", "frequencies"}
 
 
 def test_the_checks():
@@ -91,6 +96,17 @@ def test_fixed_signatures():
     assert signature(hw.MultiHeadSelfAttention(2, 1).__call__) == ["x", "causal=False"]
     assert signature(hw.MultiHeadSelfAttention(2, 1).steps) == ["x", "causal=False"]
     assert signature(hw.MultiHeadSelfAttention(2, 1).vjp) == ["x", "causal=False"]
+    sizes = ["batch", "n_kv_heads", "capacity", "d_k", "d_v=None", "dtype=<class 'numpy.float32'>", "window=None"]
+    assert signature(hw.KVCache) == sizes
+    cache = hw.KVCache(1, 1, 1, 1)
+    assert signature(cache.append) == ["k", "v", "*lengths=None", "*padding=None"]
+    assert signature(cache.next_positions) == ["n", "*padding=None"]
+    assert signature(cache.mask) == ["n_q", "causal=True"]
+    assert signature(cache.offset) == ["n_q"]
+    assert signature(cache.truncate) == ["lengths"]
+    assert signature(cache.reorder) == ["index"]
+    assert signature(cache.reset) == ["*padding=None"]
+    assert signature(cache.copy) == []
     assert signature(testing.check_vjp) == ["f", "args", "*seed=0", "*tolerance=1e-07"]
     assert signature(testing.assert_attention) == [
         "fn",
@@ -112,7 +128,7 @@ def test_the_signatures_of_the_masks():
 
 
 def test_everything_public_is_annotated():
-    for name in NAMES - {"masks", "AttentionSteps", "Mask"}:
+    for name in NAMES - {"masks", "frequencies", "AttentionSteps", "Mask"}:
         function = getattr(hw, name)
         hints = inspect.signature(function)
         assert all(parameter.annotation is not parameter.empty for parameter in hints.parameters.values()), name

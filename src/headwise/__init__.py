@@ -8,6 +8,7 @@ from headwise.core.masks import Mask, causal_mask
 from headwise.core.plan import AttentionPlan, attention_plan
 from headwise.core.positions import alibi, alibi_slopes, rope, rope_permutation, rope_vjp
 from headwise.core.softmax import logsumexp, merge_attention, softmax
+from headwise.layers.cache import KVCache
 from headwise.layers.multihead import MultiHeadSelfAttention, multi_head_attention, multi_head_attention_vjp
 
 __version__ = "0.1.0"
@@ -16,6 +17,7 @@ __all__ = [
     "AttentionGradients",
     "AttentionPlan",
     "AttentionSteps",
+    "KVCache",
     "Mask",
     "MultiHeadSelfAttention",
     "alibi",

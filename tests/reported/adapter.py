@@ -89,8 +89,8 @@ class Adapter:
     def alibi_slopes(self, *, n: int) -> Arrays:
         return {"out": hw.alibi_slopes(n)}
 
-    def rope(self, **given: Any) -> Arrays:
-        raise Waiting("rope")
+    def rope(self, *, x: Any, positions: Any, style: str, rotary_dim: int | None = None) -> Arrays:
+        return {"out": hw.rope(x, positions, style=style, dims=rotary_dim)}
 
     def merge(self, *, parts: list[tuple[Any, Any]]) -> Arrays:
         out, lse = hw.merge_attention([out for out, _ in parts], [lse for _, lse in parts])
@@ -121,8 +121,26 @@ class Adapter:
         _wait_for_the_full_layer(params, options)
         return Layer(_self_attention(params, num_heads), causal is not None)
 
-    def kv_decode(self, **given: Any) -> Arrays:
-        raise Waiting("cache: KVCache")
+    def kv_decode(
+        self, *, steps: list[Arrays], capacity: int | None = None, window: tuple[int, int] | None = None, **options: Any
+    ) -> Arrays:
+        """One sequence of one head, a chunk of tokens at a time."""
+        rows = [len(step["k"]) for step in steps if "k" in step]
+        first = next(step for step in steps if "k" in step)
+        left = None if window is None else window[0]
+        slots = sum(rows) if left is None else left + max(rows)
+        widths = first["k"].shape[-1], first["v"].shape[-1]
+        cache = hw.KVCache(1, 1, capacity or slots, *widths, dtype=first["k"].dtype, window=left)
+        outs = []
+        for step in steps:
+            if "reset" in step:
+                cache.reset()
+                continue
+            q, k, v = (step[name][None, None] for name in "qkv")  # (B, H, n, d)
+            cache.append(k, v)
+            call = _call(q=q, k=cache.k, v=cache.v, mask=cache.mask(q.shape[2]), **options)
+            outs.append(self.attend(call, None, ())["out"][0, 0])
+        return {"outs": outs}
 
 
 class EngineAdapter(Adapter):

@@ -13,8 +13,6 @@ from reported.decided import DECIDED
 from reported.runner import ERRORS, Outcome, mismatch, run_case
 
 WAITING = {
-    "rope": ["B111", "B113", "B115", "B117", "B119", "B187", "B189"],
-    "cache: KVCache": ["B121", "B123", "B124", "B126", "B129"],
     "layer: biases": ["B090", "B166", "B168"],
     "layer: a packed in-projection": ["B160"],
     "layer: keys and values of their own": ["B141", "B162"],
@@ -22,7 +20,7 @@ WAITING = {
 
 
 LINEAR = ["B153"]  # asks for less memory than the definition takes
-BOTH = ("attention", "scenario")
+BOTH = ("attention", "scenario", "kv_decode")
 RUNS = [(name, Adapter) for name in BY_ID if name not in LINEAR]
 RUNS += [(name, EngineAdapter) for name, case in BY_ID.items() if case.op in BOTH]
 

@@ -33,6 +33,7 @@ CALL, BACKWARD, GRADIENTS, GRADIENTS_JUDGE = (
     "core/gradients.py",
     "test_gradients_judge.py",
 )
+DECODE, DECODING = "core/decode.py", "test_decode.py"
 ENGINE, GRID, PATHS, WORKERS = "core/engine.py", "core/grid.py", "core/paths.py", "core/workers.py"
 MASKED = "masked = biased if visible is None else np.where(visible, biased, -np.inf)"
 WEIGHTS = "weights, lse = softmax(masked), logsumexp(masked)"
@@ -121,6 +122,30 @@ FAULTS = {
     "w transposed": [(LAYER, "q, k, v = x @ w_q, x @ w_k, x @ w_v", "q, k, v = x @ w_q, x @ w_k, x @ w_v.T")],
     "w_o forgotten": [(LAYER, "out = merged @ w_o", "out = merged")],
     "inputs written to": [(ATTENTION, "    scores = _scaled(", "    q *= p.computing.type(1)\n    scores = _scaled(")],
+    "chunks of keys are added up without their maxima": [
+        (
+            DECODE,
+            "                absorb(whole, Partial(*more))\n",
+            "                whole.acc[...] += more[0]; whole.total[...] += more[1]\n",
+        ),
+        DECODING,
+    ],
+    "a chunk's mask is that of the first keys": [
+        (
+            DECODE,
+            "bits = self.grid.bits(lead, strip)",
+            "bits = self.grid.bits(lead, strip._replace(cols=slice(0, strip.cols.stop - strip.cols.start)))",
+        ),
+        DECODING,
+    ],
+    "the few queries of a head take the keys of another": [
+        (DECODE, "heads = (*task.outer, task.shared.start)", "heads = (*task.outer, 0)"),
+        DECODING,
+    ],
+    "values behind a mask are believed to be finite": [
+        (DECODE, "finite=not exact", "finite=True"),
+        DECODING,
+    ],
 }
 
 LAYER_VJP, BY_DIFFERENCES = "d_x = d_q @ w_q.T + d_k @ w_k.T + d_v @ w_v.T", "test_multihead_vjp.py"

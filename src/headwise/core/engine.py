@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from headwise.core import workers
+from headwise.core import decode, workers
 from headwise.core.call import Call
 from headwise.core.dropout import Keep
 from headwise.core.grid import Grid, Strip, Task, grid_of
@@ -361,6 +361,9 @@ def _compute(grid: Grid, p: Problem, return_lse: bool, progress: Any) -> Any:
     lead = p.scores[:-1]
     out = np.empty((*lead, p.v.shape[-1]), p.dtype)
     lse = np.empty(lead, p.computing) if return_lse else None
+    if grid.few:
+        decode.attend(grid, p, keep_of(p), out, lse, progress)
+        return out if lse is None else (out, lse)
     _attend(grid, p, keep_of(p), _Results(out, lse, None), progress)
     return out if lse is None else (out, lse)
 

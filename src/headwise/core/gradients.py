@@ -344,7 +344,7 @@ def attention_vjp(
     return_lse = flag(faults, "return_lse", return_lse)
     p = problem("attention_vjp", q, k, v, mask, causal, bias, scale, softcap, sinks, dropout, rng, faults)
     keep = keep_of(p)
-    forward = _Forward(p, keep, *remembered(grid_of(p, threads), p, keep, progress), threads, progress)
+    forward = _Forward(p, keep, *remembered(grid_of(p, threads, few=False), p, keep, progress), threads, progress)
     # copies: users add to what they get in place
     with np.errstate(all="ignore"):
         out, lse, axes = forward.out.astype(p.dtype), forward.lse.copy(), letters(p.scores)

@@ -36,6 +36,27 @@ class Tiling(NamedTuple):
     height: int  # tiles of queries that a task stacks
 
 
+_ROWS = 32  # queries of all heads that share a key head, up to which they count as few
+_FEWEST = 512  # keys below which the usual way has enough to do with each of them
+_CHUNK = 1024  # keys of a chunk, at most
+
+
+def is_few(p: Problem) -> bool:
+    """Whether so few queries meet so many keys that reading the keys is what takes the time."""
+    n_q, n_k = p.scores[-2:]
+    n_heads = p.scores[-3] if len(p.scores) > 2 else 1
+    rows = n_q * (n_heads // _n_groups(p) if n_heads else 0)
+    return 0 < rows <= _ROWS and n_k >= max(_FEWEST, 8 * rows)
+
+
+def chunks(p: Problem) -> Tiling:
+    """All queries against chunks of keys of nearly one size."""
+    n_q, n_k = p.scores[-2:]
+    step = 128 if p.dropout else 16  # dropout's cells are 128 keys wide
+    cols = -(-n_k // -(-n_k // _CHUNK))
+    return Tiling(n_q, min(n_k, -(-cols // step) * step), 1)
+
+
 def tiling(p: Problem, rule: Mask | None, tile: tuple[int, int] | None = None) -> Tiling:
     """The sizes of tiles for a problem, or those that are asked for."""
     n_q, n_k = p.scores[-2:]
@@ -205,6 +226,7 @@ class Grid:
     threads: int
     product: Any  # the type in which q k^T is multiplied
     readable: tuple[bool, bool]  # whether tiles of k and of v can be multiplied as they lie
+    few: bool = False  # whether chunks of keys are the tasks, and not blocks of queries
 
     @property
     def rows_together(self) -> int:
@@ -213,6 +235,8 @@ class Grid:
 
     def for_arrays(self, p: Problem) -> Grid:
         """The same grid for other arrays of the same shapes and types, which may lie otherwise in memory."""
+        if self.few:
+            return grid_of(p, self.threads)
         return grid_of(p, self.threads, (self.tiling.rows, self.tiling.cols))
 
     def size(self, task: Task) -> int:
@@ -413,12 +437,24 @@ def _runs(column: tuple[int, ...]) -> tuple[tuple[int, int, bool], ...]:
     return tuple(found)
 
 
-def grid_of(p: Problem, threads: int | None, tile: tuple[int, int] | None = None, contiguous: bool = False) -> Grid:
-    """The tiles and tasks of a problem; ``contiguous`` where its arrays only stand for such."""
+def grid_of(
+    p: Problem,
+    threads: int | None,
+    tile: tuple[int, int] | None = None,
+    contiguous: bool = False,
+    few: bool = True,
+) -> Grid:
+    """The tiles and tasks of a problem; ``contiguous`` where its arrays only stand for such.
+
+    Few queries against many keys are cut along the keys, unless tiles are asked for or ``few`` is False.
+    """
     rule = rule_of(p)
-    sizes = tiling(p, rule, tile)
+    by_keys = few and tile is None and is_few(p)
+    sizes = chunks(p) if by_keys else tiling(p, rule, tile)
     wide = sizes.cols * (2 if p.dropout else 1) + p.q.shape[-1] + 2 * p.v.shape[-1]
-    return _grid(p, rule, sizes, threads, (wide, -(-p.scores[-2] // (sizes.height * sizes.rows))), contiguous)
+    n_tasks = -(-p.scores[-2] // (sizes.height * sizes.rows))
+    grid = _grid(p, rule, sizes, threads, (wide, n_tasks), contiguous)
+    return replace(grid, few=True, together=(1, grid.stacking.n_grouped)) if by_keys else grid
 
 
 def backward_grid(p: Problem, threads: int | None) -> Grid:

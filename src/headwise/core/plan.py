@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from headwise.core.grid import Grid, grid_of
 from headwise.core.masks import ALL, NONE, SOME, Mask
-from headwise.core.paths import EXACT, first_path
+from headwise.core.paths import EXACT, RUNNING, first_path
 from headwise.core.positions import Alibi
 from headwise.core.shapes import FLOAT64, Array, Faults, Problem, Shape, given_as, integer, letters, problem, words
 
@@ -72,17 +72,15 @@ class AttentionPlan:
 
 def planned(grid: Grid) -> AttentionPlan:
     """The plan of a grid."""
-    tasks, views = grid.tasks(), grid.views(grid.p)
     counts, flops = _counts(grid)
-    paths: Counter[str] = Counter()
-    for task in tasks:
-        if task.rows.start == 0:  # each head once
-            found = grid.paths(views, task)
-            for path in found:
-                paths[path.name] += task.n_heads if len(found) == 1 else 1
+    if grid.few:  # each chunk of keys, for the heads that share them
+        n_tasks = (counts[ALL] + counts[SOME]) // grid.stacking.n_grouped
+        paths = Counter({RUNNING.name: prod(grid.p.scores[:-2])})
+    else:
+        n_tasks, paths = len(grid.tasks()), _paths(grid)
     rows = sum(-(-(span.stop - span.start) // grid.block(span)) for span in grid.spans())
     tiles = prod(grid.p.scores[:-2]) * rows * (len(grid.edges()) - 1)
-    threads = min(grid.threads, max(1, len(tasks)))
+    threads = min(grid.threads, max(1, n_tasks))
     return AttentionPlan(
         scores=grid.p.scores,
         tile=(grid.tiling.rows, grid.tiling.cols),
@@ -91,13 +89,24 @@ def planned(grid: Grid) -> AttentionPlan:
         partial=counts[SOME],
         skipped=tiles - counts[ALL] - counts[SOME],
         heads_per_task=prod(grid.together),
-        tasks=len(tasks),
+        tasks=n_tasks,
         threads=threads,
         paths=dict(paths),
         flops=flops,
-        bytes=_bytes(grid, threads, len(tasks)),
+        bytes=_bytes(grid, threads, n_tasks),
         grid=grid,
     )
+
+
+def _paths(grid: Grid) -> Counter[str]:
+    """How many heads try which softmax first."""
+    views, paths = grid.views(grid.p), Counter[str]()
+    for task in grid.tasks():
+        if task.rows.start == 0:  # each head once
+            found = grid.paths(views, task)
+            for path in found:
+                paths[path.name] += task.n_heads if len(found) == 1 else 1
+    return paths
 
 
 def _counts(grid: Grid) -> tuple[Counter[int], int]:
@@ -115,8 +124,21 @@ def _counts(grid: Grid) -> tuple[Counter[int], int]:
     return counts, flops
 
 
+def _bytes_of_chunks(grid: Grid, threads: int, n_tasks: int) -> int:
+    """The partial results of all chunks, and what a worker makes of one."""
+    p, size = grid.p, grid.p.computing.itemsize
+    rows, places = grid.stacking.n_grouped * p.scores[-2], max(1, prod(p.scores[:-2]) // grid.stacking.n_grouped)
+    chunks, cols = places * -(-p.scores[-1] // grid.tiling.cols), grid.tiling.cols
+    copied = p.k.shape[-1] * (not grid.readable[0]) + p.v.shape[-1] * (not grid.readable[1])
+    each = cols * (rows * 6 + copied) * 8 + rows * p.q.shape[-1] * 8
+    kept = 0 if grid.rule is None else 3 * grid.words_kept * p.scores[-2] * cols * size
+    return int((chunks + 2 * places) * rows * (p.v.shape[-1] + 2) * size + threads * each + kept + 512 * n_tasks)
+
+
 def _bytes(grid: Grid, threads: int, n_tasks: int) -> int:
     """Scratch of so many workers, and what NumPy makes on the way."""
+    if grid.few:
+        return _bytes_of_chunks(grid, threads, n_tasks)
     p, size, n_rows, cols = grid.p, grid.p.computing.itemsize, grid.rows_together, grid.tiling.cols
     d_k, d_v = p.q.shape[-1], p.v.shape[-1]
     wide = 0 if grid.product == p.computing else 8

@@ -1,0 +1,171 @@
+"""A few queries against many keys: every option against the definition, chunks, bits, what is not finite, the plan."""
+
+import numpy as np
+import pytest
+
+import headwise as hw
+from headwise import masks
+from headwise.core import grid
+
+N_K = 3000  # three chunks
+EPS = {np.float16: 2.0**-10, np.float32: 2.0**-23, np.float64: 2.0**-52}
+
+
+def qkv(dtype=np.float32, lead=(2, 8), groups=2, n_q=1, n_k=N_K, d=32, d_v=16, seed=0):
+    rng = np.random.default_rng(seed)
+    shapes = (*lead, n_q, d), (*lead[:-1], groups, n_k, d), (*lead[:-1], groups, n_k, d_v)
+    return [rng.standard_normal(shape).astype(dtype) for shape in shapes]
+
+
+def exact(q, k, v, **options):
+    """The definition in float64."""
+    steps = hw.attention_steps(*(x.astype(np.float64) for x in (q, k, v)), **options)
+    return steps.out, steps.lse
+
+
+def assert_close(q, k, v, most=64.0, **options):
+    out, lse = hw.attention(q, k, v, return_lse=True, **options)
+    wanted, lse_wanted = exact(q, k, v, **options)
+    assert out.dtype == q.dtype
+    computing = np.float64 if q.dtype == np.float64 else np.float32
+    cost = most * (EPS[computing] + (EPS[np.float16] / 32 if q.dtype == np.float16 else 0))
+    np.testing.assert_allclose(out.astype(np.float64), wanted, rtol=0, atol=cost)
+    np.testing.assert_allclose(lse, lse_wanted, rtol=0, atol=most * EPS[computing] * 4)
+
+
+OPTIONS = {
+    "plain": {},
+    "lengths": {"mask": masks.lengths([100, N_K - 1])},
+    "nothing to see": {"mask": masks.lengths([0, 7])},
+    "window": {"mask": masks.window(256, 0)},
+    "array": {"mask": np.random.default_rng(1).random((2, 1, 1, N_K)) < 0.5},
+    "array of heads": {"mask": np.random.default_rng(1).random((8, 1, N_K)) < 0.5},
+    "alibi": {"bias": hw.alibi(hw.alibi_slopes(8))},
+    "alibi of items": {"bias": hw.alibi(hw.alibi_slopes(8), offset=[700, 20]), "mask": masks.causal([700, 20])},
+    "sinks": {"sinks": np.linspace(-3, 9, 8)},
+    "softcap": {"softcap": 3.0},
+    "bias": {"bias": np.random.default_rng(2).standard_normal((2, 8, 1, N_K))},
+    "bias that hides": {"bias": np.where(np.random.default_rng(2).random((8, 1, N_K)) < 0.5, -np.inf, 1.0)},
+    "dropout": {"dropout": 0.3, "rng": 3},
+    "scale": {"scale": -0.7},
+}
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_every_option_is_as_in_the_definition(name, dtype):
+    q, k, v = qkv(dtype)
+    assert hw.attention_plan(q, k, v, **OPTIONS[name]).tile[1] >= 512, "not cut along the keys"
+    assert_close(q, k, v, **OPTIONS[name])
+
+
+@pytest.mark.parametrize("n_q", [1, 3, 8])
+@pytest.mark.parametrize("groups", [1, 4, 8])
+def test_a_few_queries_are_lower_right(n_q, groups):
+    q, k, v = qkv(np.float64, groups=groups, n_q=n_q)
+    assert_close(q, k, v, causal=True)
+    assert_close(q[0, 0], k[0, 0], v[0, 0], causal=True)
+
+
+def test_large_scores_and_a_scale_far_away():
+    q, k, v = qkv(np.float64)
+    assert_close(100 * q, k, v, most=2**12)
+    assert_close(q, k, v, most=2**12, scale=40.0)
+    q, k, v = qkv(np.float32)
+    out = hw.attention(q, k, v, scale=1e20)
+    best = np.argmax(q.astype(np.float64) @ np.repeat(k, 4, 1).swapaxes(-1, -2), axis=-1)[..., None]
+    np.testing.assert_allclose(out, np.take_along_axis(np.repeat(v, 4, 1), best, 2), rtol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------- what is not finite
+def test_what_is_masked_may_be_anything():
+    q, k, v = qkv()
+    mask = np.ones(N_K, bool)
+    mask[[5, 1100, 2999]] = False
+    wild_k, wild_v = k.copy(), v.copy()
+    wild_k[..., ~mask, :], wild_v[..., ~mask, :] = np.nan, np.inf
+    np.testing.assert_allclose(hw.attention(q, wild_k, wild_v, mask), hw.attention(q, k, v, mask), rtol=0, atol=1e-6)
+
+
+def test_what_is_seen_shows_in_its_own_rows():
+    q, k, v = qkv()
+    v[1, 0, 1100] = np.nan
+    out = hw.attention(q, k, v)
+    assert np.isnan(out[1, :4]).all()
+    assert np.isfinite(out[0]).all()
+    assert np.isfinite(out[1, 4:]).all()
+    np.testing.assert_array_equal(out[0], hw.attention(q[:1], k[:1], v[:1])[0])
+
+
+def test_sums_of_values_do_not_overflow():
+    q, k, v = qkv()
+    v[0] = 3e38
+    out = hw.attention(q, k, v)
+    np.testing.assert_allclose(out[0], np.float32(3e38), rtol=1e-5)
+    assert np.isfinite(out).all()
+
+
+def test_a_score_of_plus_infinity_gives_nan_and_a_query_that_sees_minus_infinity_gives_0():
+    q, k, v = qkv()
+    bias = np.zeros((8, 1, N_K))
+    bias[0, 0, 1500], bias[1] = np.inf, -np.inf
+    out, lse = hw.attention(q, k, v, bias=bias, return_lse=True)
+    assert np.isnan(out[:, 0]).all()
+    assert (lse[:, 0] == np.inf).all()
+    assert (out[:, 1] == 0).all()
+    assert (lse[:, 1] == -np.inf).all()
+
+
+# ------------------------------------------------------------------------------------------- bits and the plan
+@pytest.mark.parametrize("name", ["plain", "lengths", "alibi", "sinks", "bias"])
+def test_the_bits_depend_neither_on_threads_nor_on_company(name):
+    q, k, v = qkv()
+    options = OPTIONS[name]
+    outs = [hw.attention(q, k, v, threads=threads, **options) for threads in (1, 2, 5)]
+    assert all(np.array_equal(outs[0], out) for out in outs)
+    if name in ("plain", "alibi", "sinks"):
+        np.testing.assert_array_equal(outs[0][1:], hw.attention(q[1:], k[1:], v[1:], **options))
+
+
+def test_a_view_of_a_longer_cache_gives_the_same_bits():
+    q, k, v = qkv()
+    long_k, long_v = (np.full((2, 2, 4096, x.shape[-1]), np.nan, x.dtype) for x in (k, v))
+    long_k[:, :, :N_K], long_v[:, :, :N_K] = k, v
+    np.testing.assert_array_equal(hw.attention(q, long_k[:, :, :N_K], long_v[:, :, :N_K]), hw.attention(q, k, v))
+    turned = [np.asfortranarray(x) for x in (q, k, v)]
+    np.testing.assert_array_equal(hw.attention(*turned), hw.attention(q, k, v))
+
+
+def test_grouped_heads_are_one_task_with_a_chunk_of_keys():
+    plan = hw.attention_plan((1, 32, 1, 128), (1, 8, 4096, 128), (1, 8, 4096, 128), causal=True, threads=2)
+    assert (plan.tasks, plan.heads_per_task, plan.tile) == (8 * 4, 4, (1, 1024))
+    assert plan.paths == {"running": 32}
+    window = hw.attention_plan((1, 32, 1, 128), (1, 8, 4096, 128), (1, 8, 4096, 128), masks.window(100, 0))
+    assert (window.tasks, window.skipped) == (8, 32 * 3)
+
+
+@pytest.mark.parametrize(("n_q", "n_heads", "few"), [(1, 32, True), (8, 4, True), (9, 4, False), (1, 33, False)])
+def test_few_is_few_rows_for_each_key_head(n_q, n_heads, few):
+    plan = hw.attention_plan((1, n_heads, n_q, 8), (1, 1, 4096, 8), (1, 1, 4096, 8))
+    assert plan.grid.few == few
+    assert not hw.attention_plan((1, n_heads, n_q, 8), (1, 1, 500, 8), (1, 1, 500, 8)).grid.few
+
+
+def test_chunks_depend_on_the_number_of_keys_alone():
+    for n_k in (512, 1024, 1025, 4096, 100_000):
+        sizes = {
+            hw.attention_plan((b, h, 1, d), (b, 1, n_k, d), (b, 1, n_k, d), threads=t).tile
+            for b in (1, 3)
+            for h in (1, 8)
+            for d in (8, 128)
+            for t in (1, 4)
+        }
+        ((_, cols),) = sizes
+        assert cols <= grid._CHUNK + 16
+
+
+def test_progress_counts_scores_to_the_end():
+    q, k, v = qkv()
+    told = []
+    hw.attention(q, k, v, threads=1, progress=lambda done, total: told.append((done, total)))
+    assert told[-1] == (2 * 8 * N_K, 2 * 8 * N_K)

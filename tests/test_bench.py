@@ -28,10 +28,10 @@ from headwise.files import FileError
 
 def shrunk(case: Case) -> Case:
     """The same kind of case on a few numbers."""
-    heads = 4 if case.kv_heads is None else 2 * case.kv_heads
+    kv_heads, n_k = None if case.kv_heads is None else 2, None if case.n_k is None else 40
     window = None if case.window is None else (5, 0)
     d_v = None if case.d_v is None else 4
-    return case._replace(shape=(2, heads, 24, 8), d_v=d_v, window=window)
+    return case._replace(shape=(2, 4, 24, 8), n_k=n_k, kv_heads=kv_heads, d_v=d_v, window=window)
 
 
 def kinds() -> list[Case]:

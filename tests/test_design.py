@@ -496,3 +496,33 @@ def test_a_layer_is_copied_and_pickled():
     out, _ = layer(x)
     for again in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
         np.testing.assert_array_equal(again(x)[0], out)
+
+
+# -------------------------------------------------------------------------------------------------- segments
+def test_packed_segments_are_what_they_are_alone():
+    v = np.array([6.0, 12.0, 18.0, 1.0, 3.0])[:, None, None]
+    q, k, q_starts, k_starts = np.zeros((3, 1, 1)), np.zeros((5, 1, 1)), [0, 2, 3], [0, 3, 5]
+    out = hw.attention_varlen(q, k, v, q_starts, k_starts, causal=True)
+    assert out.ravel().tolist() == [9, 12, 2]  # lower-right: a segment's last query sees all of its keys
+    out = hw.attention_varlen(q, k, v, q_starts, k_starts, window=(1, 0))
+    assert out.ravel().tolist() == [9, 15, 2]  # counts besides the own
+    out, lse = hw.attention_varlen(q, k, v, [0, 2, 3], [0, 0, 5], return_lse=True)
+    assert out.ravel().tolist() == [0, 0, 8]
+    assert lse.ravel()[:2].tolist() == [-np.inf, -np.inf]
+    with pytest.raises(
+        ValueError, match=r"window\[0\]: expected None \(unlimited\) or a number of keys of at least 0, got -1"
+    ):
+        hw.attention_varlen(q, k, v, q_starts, k_starts, window=(-1, 0))
+
+
+def test_pages_are_blocks_of_a_pool_and_have_no_gradients():
+    q, k = np.zeros((2, 1, 1)), np.zeros((3, 2, 1, 1))
+    v = np.array([6.0, 12.0, 18.0, np.nan, 1.0, 3.0]).reshape(3, 2, 1, 1)
+    pages = [[0, 1], [2, -1]], [3, 1]  # what lies beyond a length is not looked at
+    assert hw.attention_varlen(q, k, v, [0, 1, 2], None, paged=pages).ravel().tolist() == [12, 1]
+    with pytest.raises(ValueError, match=r"ids from 0 to 2 of the 3 blocks where k_lengths reaches them, got -1"):
+        hw.attention_varlen(q, k, v, [0, 1, 2], None, paged=(pages[0], [3, 3]))
+    with pytest.raises(ValueError, match=r"k_starts: expected None with paged"):
+        hw.attention_varlen(q, k, v, [0, 1, 2], [0, 3, 4], paged=pages)
+    with pytest.raises(ValueError, match="blocks of a pool have no gradients"):
+        hw.attention_varlen_vjp(q, k, v, [0, 1, 2], None, paged=pages)

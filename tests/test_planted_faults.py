@@ -35,6 +35,8 @@ CALL, BACKWARD, GRADIENTS, GRADIENTS_JUDGE = (
 )
 DECODE, DECODING = "core/decode.py", "test_decode.py"
 ENGINE, GRID, PATHS, WORKERS = "core/engine.py", "core/grid.py", "core/paths.py", "core/workers.py"
+PACKED, VARLEN, VARLEN_JUDGE = "core/packed.py", "core/varlen.py", "test_varlen.py"
+PROBLEM = "return self.p._replace(q=q, k=k, v=v, scores=scores)"
 MASKED = "masked = biased if visible is None else np.where(visible, biased, -np.inf)"
 WEIGHTS = "weights, lse = softmax(masked), logsumexp(masked)"
 SCORES = "_scaled(q, np.swapaxes(k, -1, -2), p.scale)"
@@ -540,6 +542,42 @@ BACKWARD_FAULTS = {
     "softmax without its sum": [(GRADIENTS, "(moved - (weights * moved).sum(axis=axis, keepdims=True))", "moved")],
     "softmax along the last axis": [(GRADIENTS, "(weights * moved).sum(axis=axis,", "(weights * moved).sum(axis=-1,")],
 }
+VARLEN_FAULTS = {
+    "causal upper-left in a segment": [
+        (PACKED, PROBLEM, f"{PROBLEM}._replace(causal=False, mask=causal(0) if self.p.causal else self.p.mask)"),
+        (PACKED, "import Mask, window", "import Mask, causal, window"),
+    ],
+    "window upper-left in a segment": [(PACKED, "window(*sides) if", "window(*sides, offset=0) if")],
+    "alibi upper-left in a segment": [
+        (PACKED, "Alibi(given, None)", "Alibi(given, item_integers(faults, 'offset', 0))"),
+        (PACKED, "given_as, integer,", "given_as, integer, item_integers,"),
+    ],
+    "keys where the queries of a segment are": [
+        (
+            PACKED,
+            "self.k_starts[run.start], self.k_starts[run.stop]",
+            "self.q_starts[run.start], self.q_starts[run.stop]",
+        )
+    ],
+    "neighbours together whatever their keys": [
+        (PACKED, "self.sizes(last.start) == sizes", "self.sizes(last.start)[0] == sizes[0]")
+    ],
+    "blocks in the order of the pool": [(PACKED, "np.take(pool, blocks,", "np.take(pool, np.sort(blocks),")],
+    "the last block to its end": [
+        (PACKED, "np.cumsum(counts))", "np.cumsum(-(-counts // pool.shape[1]) * pool.shape[1]))")
+    ],
+    "sinks of the last segments alone": [
+        (VARLEN, "of_sinks[run] for run in call.runs()", "of_sinks[run] for run in call.runs()[-1:]")
+    ],
+    "long segments alone": [
+        (
+            VARLEN,
+            "workers.run(start, runs[n_long:], threads)",
+            "workers.run(start, runs[n_long:] if not n_long else [], threads)",
+        )
+    ],
+}
+FAULTS |= {name: [*row, VARLEN_JUDGE] for name, row in VARLEN_FAULTS.items()}
 FAULTS |= {name: [*row, GRADIENTS_JUDGE] for name, row in BACKWARD_FAULTS.items()}
 FAULTS |= {name: row if isinstance(row[-1], str) else [*row, ENGINE_JUDGE] for name, row in ENGINE_FAULTS.items()}
 
@@ -578,7 +616,7 @@ def copied(tmp_path):
 
 
 def test_without_a_fault_the_copy_is_green_and_is_what_runs(copied):
-    code, text = judge(copied, [*JUDGES, ENGINE_JUDGE, GRADIENTS_JUDGE, BY_DIFFERENCES, CACHE_JUDGE])
+    code, text = judge(copied, [*JUDGES, ENGINE_JUDGE, GRADIENTS_JUDGE, BY_DIFFERENCES, CACHE_JUDGE, VARLEN_JUDGE])
     assert code == 0, text
     (copied / "__init__.py").write_text("raise RuntimeError('the copy is imported')\n")
     assert "the copy is imported" in judge(copied)[1]

@@ -22,6 +22,8 @@ NAMES = {
     "alibi",
     "alibi_slopes",
     "attention_steps",
+    "attention_varlen",
+    "attention_varlen_vjp",
     "attention_vjp",
     "causal_mask",
     "frequencies",
@@ -85,6 +87,9 @@ def test_fixed_signatures():
     running = ["*return_lse=False", "*threads=None", "*progress=None"]
     assert signature(hw.attention) == ["q", "k", "v", "mask=None", *options, *running]
     assert signature(hw.attention_vjp) == signature(hw.attention)
+    segments = ["q", "k", "v", "q_starts", "k_starts", "*causal=False", "*window=None", "*scale=None", "*softcap=None"]
+    segments += ["*slopes=None", "*sinks=None", "*return_lse=False", "*threads=None", "*paged=None"]
+    assert signature(hw.attention_varlen) == signature(hw.attention_varlen_vjp) == segments
     assert signature(hw.attention_steps) == signature(hw.scaled_dot_product_attention)
     assert signature(hw.causal_mask) == ["n"]
     assert signature(hw.softmax) == signature(hw.logsumexp) == signature(hw.softmax_vjp) == ["x", "axis=-1"]

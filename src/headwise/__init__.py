@@ -8,6 +8,7 @@ from headwise.core.masks import Mask, causal_mask
 from headwise.core.plan import AttentionPlan, attention_plan
 from headwise.core.positions import alibi, alibi_slopes, rope, rope_permutation, rope_vjp
 from headwise.core.softmax import logsumexp, merge_attention, softmax
+from headwise.core.varlen import attention_varlen, attention_varlen_vjp
 from headwise.layers.cache import KVCache
 from headwise.layers.multihead import MultiHeadSelfAttention, multi_head_attention, multi_head_attention_vjp
 
@@ -25,6 +26,8 @@ __all__ = [
     "attention",
     "attention_plan",
     "attention_steps",
+    "attention_varlen",
+    "attention_varlen_vjp",
     "attention_vjp",
     "causal_mask",
     "frequencies",

@@ -368,6 +368,14 @@ def _compute(grid: Grid, p: Problem, return_lse: bool, progress: Any) -> Any:
     return out if lse is None else (out, lse)
 
 
+def attend_into(grid: Grid, p: Problem, out: Array, lse: Array | None) -> None:
+    """Write output (..., H, n_q, d_v) and log-sum-exp (..., H, n_q) into views whose heads lie evenly in memory."""
+    if grid.few:
+        decode.attend(grid, p, None, out, lse, None)
+    else:
+        _attend(grid, p, None, _Results(out, lse, None), None)
+
+
 def remembered(grid: Grid, p: Problem, keep: Keep | None, progress: Any) -> tuple[Array, Array, Rows]:
     """Output and log-sum-exp, both in the computing type, and what a gradient needs to make the weights again."""
     lead = p.scores[:-1]

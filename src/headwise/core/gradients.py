@@ -149,7 +149,7 @@ def _sinks_gradient(p: Problem, delta: Array, lse: Array, seen: Array, d_lse: Ar
 
 
 # ------------------------------------------------------------------------------------------ one call of a vjp
-class _Forward(NamedTuple):
+class Forward(NamedTuple):
     """What a vjp remembers of the forward pass: linear in the sequence."""
 
     p: Problem
@@ -344,7 +344,7 @@ def attention_vjp(
     return_lse = flag(faults, "return_lse", return_lse)
     p = problem("attention_vjp", q, k, v, mask, causal, bias, scale, softcap, sinks, dropout, rng, faults)
     keep = keep_of(p)
-    forward = _Forward(p, keep, *remembered(grid_of(p, threads, few=False), p, keep, progress), threads, progress)
+    forward = Forward(p, keep, *remembered(grid_of(p, threads, few=False), p, keep, progress), threads, progress)
     # copies: users add to what they get in place
     with np.errstate(all="ignore"):
         out, lse, axes = forward.out.astype(p.dtype), forward.lse.copy(), letters(p.scores)

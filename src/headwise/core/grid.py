@@ -443,17 +443,19 @@ def grid_of(
     tile: tuple[int, int] | None = None,
     contiguous: bool = False,
     few: bool = True,
+    alone: bool = False,
 ) -> Grid:
     """The tiles and tasks of a problem; ``contiguous`` where its arrays only stand for such.
 
-    Few queries against many keys are cut along the keys, unless tiles are asked for or ``few`` is False.
+    Few queries against many keys are cut along the keys, unless tiles are asked for or ``few`` is False. ``alone``
+    where it is itself a task of one worker: then nothing is gained by many small ones.
     """
     rule = rule_of(p)
     by_keys = few and tile is None and is_few(p)
     sizes = chunks(p) if by_keys else tiling(p, rule, tile)
     wide = sizes.cols * (2 if p.dropout else 1) + p.q.shape[-1] + 2 * p.v.shape[-1]
     n_tasks = -(-p.scores[-2] // (sizes.height * sizes.rows))
-    grid = _grid(p, rule, sizes, threads, (wide, n_tasks), contiguous)
+    grid = _grid(p, rule, sizes, threads, (wide, n_tasks), contiguous, alone)
     return replace(grid, few=True, together=(1, grid.stacking.n_grouped)) if by_keys else grid
 
 
@@ -476,17 +478,29 @@ def backward_shares(p: Problem) -> int:
     return 1 if scores < 2**22 else 2 if scores < 2**25 else 4
 
 
+def threads_for(operations: int) -> int:
+    """How many threads a call of so many operations is worth."""
+    return 1 if operations < _TINY else default_threads()
+
+
 def _grid(
-    p: Problem, rule: Mask | None, sizes: Tiling, threads: int | None, held: tuple[int, int], contiguous: bool
+    p: Problem,
+    rule: Mask | None,
+    sizes: Tiling,
+    threads: int | None,
+    held: tuple[int, int],
+    contiguous: bool,
+    alone: bool = False,
 ) -> Grid:
     """A grid whose tasks hold so many numbers for each row, and of which each head has so many."""
     varies, views = _varies(p, rule), _grouped(p)
     axes, work = _stacking(views, varies), 2 * prod(p.scores) * (p.q.shape[-1] + p.v.shape[-1])
-    threads = (1 if work < _TINY else default_threads()) if threads is None else threads
+    threads = threads_for(work) if threads is None else threads
     product = product_dtype(p.computing, p.scale)
     rows, (wide, n_tasks) = sizes.height * sizes.rows, held
     fit = min(_SCORES // (rows * sizes.cols), _HELD // (rows * wide)) // p.computing.itemsize
-    n_heads = prod(p.scores[:-2]) * n_tasks // (_TASKS * threads)  # enough tasks for all, if there are that many
+    least = 1 if alone else _TASKS * threads
+    n_heads = prod(p.scores[:-2]) * n_tasks // least  # enough tasks for all, if there are that many
     n_heads = max(1, min(fit, n_heads))
     r = max(1, min(n_heads, axes.n_grouped))
     together = (max(1, min(n_heads // r, axes.n_shared)), r)

@@ -140,6 +140,18 @@ def _corners(n_q: int, n_k: int) -> list[tuple[slice, slice]]:
     return [(slice(0, 1), slice(n_k - 1, n_k)), (slice(n_q - 1, n_q), slice(0, 1))]
 
 
+def checked_slopes(faults: Faults, slopes: Any) -> Array | None:
+    """Slopes as a copy in float64, or None with the fault noted."""
+    given, before = array(faults, "slopes", slopes), len(faults.found)
+    if given is None:
+        return None
+    if given.ndim != 1:
+        faults.value("slopes", "one number per head, shape (H,)", words(given.shape))
+    elif not np.isfinite(np.asarray(given, np.float64)).all():
+        faults.value("slopes", "finite numbers", "NaN or inf")
+    return np.array(given, np.float64) if len(faults.found) == before else None
+
+
 def alibi(slopes: ArrayLike, offset: ArrayLike | None = None) -> Alibi:
     """Attention with linear biases: the further a key, the lower its score. Pass it as ``bias=``.
 
@@ -173,14 +185,11 @@ def alibi(slopes: ArrayLike, offset: ArrayLike | None = None) -> Alibi:
      [-1.  -0.5 -0. ]]
     """
     faults = Faults("alibi")
-    given = array(faults, "slopes", slopes)
-    if given is not None and given.ndim != 1:
-        faults.value("slopes", "one number per head, shape (H,)", words(given.shape))
-    elif given is not None and not np.isfinite(np.asarray(given, np.float64)).all():
-        faults.value("slopes", "finite numbers", "NaN or inf")
+    given = checked_slopes(faults, slopes)
     items: Any = None if offset is None else item_integers(faults, "offset", offset)
     faults.raise_any()
-    return Alibi(np.array(given, np.float64), items)
+    assert given is not None  # its absence is a fault
+    return Alibi(given, items)
 
 
 # ------------------------------------------------------------------------------------------- rope

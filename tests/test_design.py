@@ -7,9 +7,10 @@ import tracemalloc
 import ml_dtypes
 import numpy as np
 import pytest
+from layer_by_hand import ListCache
 
 import headwise as hw
-from headwise import masks
+from headwise import masks, transforms
 
 sdpa = hw.scaled_dot_product_attention
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -489,6 +490,59 @@ def test_gradients_of_a_layer_have_shape_and_type_of_their_arguments_and_belong_
         ValueError, match=r"d_out: expected \(b, n, d_model\) = \(2, 5, 6\) as out, got \(5, 6\); pass np"
     ):
         vjp(np.ones((5, 6)))
+
+
+def test_the_layer_of_attention_attends_to_itself_or_to_others():
+    layer, rng = hw.MultiHeadAttention(6, 4, d_head=2, n_kv_heads=2), np.random.default_rng(0)
+    x, key = rng.standard_normal((2, 5, 6), dtype=np.float32), rng.standard_normal((2, 3, 6), dtype=np.float32)
+    np.testing.assert_array_equal(layer(x), layer(x, x, x))
+    np.testing.assert_array_equal(layer(x, key), layer(x, key, key))
+    np.testing.assert_allclose(layer(x, key)[1], layer(x[1], key[1]), rtol=1e-13)
+    assert layer(x).dtype == np.float64  # as the weights are
+    out, weights = layer(x, key, return_weights=True)
+    np.testing.assert_allclose(out, layer(x, key), rtol=1e-12, atol=1e-12)
+    assert weights.shape == (2, 4, 5, 3)
+    with pytest.raises(ValueError, match=r"^MultiHeadAttention: sinks: expected one number per head"):
+        layer(x, sinks=[0.0])
+
+
+def test_a_transform_stands_between_the_heads_and_attention():
+    def swap_columns(q, k, q_positions, k_positions):
+        assert q.shape == (2, 4, 5, 2)
+        assert k.shape == (2, 2, 3, 2)
+        assert (q_positions.tolist(), k_positions.tolist()) == ([0, 1, 2, 3, 4], [0, 1, 2])
+        return q[..., ::-1], k
+
+    layer, rng = hw.MultiHeadAttention(6, 4, d_head=2, n_kv_heads=2), np.random.default_rng(0)
+    x, key = rng.standard_normal((2, 5, 6)), rng.standard_normal((2, 3, 6))
+    layer.transform = swap_columns
+    turned = layer(x, key)
+    layer.w_q, layer.transform = layer.w_q.reshape(6, 4, 2)[..., ::-1].reshape(6, 8), None
+    np.testing.assert_allclose(turned, layer(x, key), rtol=1e-13)
+
+
+def test_a_layer_with_a_cache_goes_by_each_items_own_positions():
+    layer = hw.MultiHeadAttention(6, 4, d_head=2, n_kv_heads=2, transform=transforms.rotary(style="half"))
+    x, cache = np.random.default_rng(0).standard_normal((2, 5, 6)), ListCache(2, 2, 2)
+    options = {"causal": True, "bias": hw.alibi([0.5, 1, 2, 3])}
+    layer(x[:, :4], cache=cache, **options)
+    cache.truncate([4, 2])
+    out = layer(x[:, 4:], cache=cache, **options)
+    for item, own in enumerate((x[0], x[1, [0, 1, 4]])):
+        np.testing.assert_allclose(out[item], layer(own, **options)[-1:], rtol=1e-12, atol=1e-12)
+    with pytest.raises(ValueError, match="key: expected None with a cache"):
+        layer(x, x, cache=cache)
+
+
+def test_gradients_of_the_layer_of_attention_go_where_tokens_came_from():
+    layer, x = hw.MultiHeadAttention(6, 2, use_bias=True), np.random.default_rng(0).standard_normal((2, 5, 6))
+    out, vjp = layer.vjp(x)
+    one, three = vjp(out), layer.vjp(x, x, x)[1](out)
+    assert one.key is None
+    assert one.value is None
+    np.testing.assert_allclose(one.query, three.query + three.key + three.value, rtol=1e-12, atol=1e-12)
+    assert list(one.weights) == ["w_q", "w_k", "w_v", "w_o", "b_q", "b_k", "b_v", "b_o"]
+    assert one.transform == {}
 
 
 def test_a_layer_is_copied_and_pickled():

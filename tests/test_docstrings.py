@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import headwise as hw
-from headwise import masks, testing
+from headwise import masks, testing, transforms
 
 SECTIONS = re.compile(r"^(\w[\w ]*)\n-+$", re.MULTILINE)
 OF_ANY_SHAPE = {"softmax", "softmax_vjp", "logsumexp"}  # their x has any axes, of which `axis` is one
@@ -35,7 +35,7 @@ def is_public_method(name: str, cls: type) -> bool:
 
 PUBLIC = {
     name: function
-    for module in (hw, masks, testing)
+    for module in (hw, masks, testing, transforms)
     for name, function in functions_of(module)
     if name.rpartition(".")[2] not in FOR_OTHER_MODULES
 }

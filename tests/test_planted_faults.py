@@ -27,6 +27,8 @@ BARELY, NO_PLUGINS = ("-q", "-x", "-p", "no:cacheprovider", "--noconftest"), {"P
 
 ATTENTION, SHAPES, MASKS = "core/attention.py", "core/shapes.py", "core/masks.py"
 LAYER, SOFTMAX = "layers/multihead.py", "core/softmax.py"
+FORWARD, TRANSFORMS = "layers/forward.py", "layers/transforms.py"
+PRODUCTS, POSITIONS = "core/products.py", "core/positions.py"
 CALL, BACKWARD, GRADIENTS, GRADIENTS_JUDGE = (
     "core/call.py",
     "core/backward.py",
@@ -121,8 +123,8 @@ FAULTS = {
         (SHAPES, "return FLOAT64 if dtype.itemsize == 8 else FLOAT32", "return dtype.newbyteorder('=')")
     ],
     "float32 inside": [(SHAPES, "computing = computing_dtype(dtype) or FLOAT64", "computing = FLOAT32")],
-    "w transposed": [(LAYER, "q, k, v = x @ w_q, x @ w_k, x @ w_v", "q, k, v = x @ w_q, x @ w_k, x @ w_v.T")],
-    "w_o forgotten": [(LAYER, "out = merged @ w_o", "out = merged")],
+    "w transposed": [(LAYER, "for w in (w_q, w_k, w_v)])", "for w in (w_q, w_k, w_v.T)])")],
+    "w_o forgotten": [(LAYER, "return merged, project(merged, w_o)", "return merged, merged")],
     "inputs written to": [(ATTENTION, "    scores = _scaled(", "    q *= p.computing.type(1)\n    scores = _scaled(")],
     "chunks of keys are added up without their maxima": [
         (
@@ -150,16 +152,16 @@ FAULTS = {
     ],
 }
 
-LAYER_VJP, BY_DIFFERENCES = "d_x = d_q @ w_q.T + d_k @ w_k.T + d_v @ w_v.T", "test_multihead_vjp.py"
+BY_DIFFERENCES = "test_multihead_vjp.py"
 LAYER_GRADIENTS = {
-    "a way of x forgotten": [(LAYER, LAYER_VJP, "d_x = d_q @ w_q.T + d_k @ w_k.T")],
-    "w_q not transposed in its gradient's way": [(LAYER, LAYER_VJP, LAYER_VJP.replace("w_q.T", "w_q"))],
-    "w_o not transposed in its gradient's way": [(LAYER, "split_heads(d_out @ w_o.T,", "split_heads(d_out @ w_o,")],
+    "a way of x forgotten": [(LAYER, "by_q + by_k + by_v", "by_q + by_k")],
+    "w_q not transposed in its gradient's way": [(LAYER, "Product(d, w.T) for", "Product(d, w) for")],
+    "w_o not transposed in its gradient's way": [(LAYER, "project(d_out, w_o.T)", "project(d_out, w_o)")],
     "gradients of k and v swapped": [(LAYER, "(x, d_k), (x, d_v)", "(x, d_v), (x, d_k)")],
     "gradient of w_o from the tokens": [(LAYER, "(merged, d_out)", "(x, d_out)")],
-    "gradient of w transposed": [(LAYER, "tensordot(inputs, d_outputs,", "tensordot(d_outputs, inputs,")],
+    "gradient of w transposed": [(PRODUCTS, "Product(x.T, d_out)", "Product(d_out.T, x)")],
     "heads not split on the way back": [
-        (LAYER, "heads_vjp(split_heads(d_out @ w_o.T, n_heads))", "heads_vjp((d_out @ w_o.T).reshape(heads.shape))")
+        (LAYER, "split_heads(project(d_out, w_o.T), n_heads)", "project(d_out, w_o.T).reshape(heads.shape)")
     ],
     "causal forgotten with gradients": [
         (LAYER, "attention_vjp(q_heads, k_heads, v_heads, causal=causal)", "attention_vjp(q_heads, k_heads, v_heads)")
@@ -578,6 +580,74 @@ VARLEN_FAULTS = {
     ],
 }
 FAULTS |= {name: [*row, VARLEN_JUDGE] for name, row in VARLEN_FAULTS.items()}
+LAYER_CALLS, LAYER_CACHE, LAYER_BACK = (f"test_attention_layer{part}.py" for part in ("", "_cache", "_vjp"))
+LAYER_JUDGES = [LAYER_CALLS, LAYER_CACHE, LAYER_BACK, "test_transforms.py", "test_products.py"]
+STYLE = 'apart, step = (pairs, 1) if self.style == "half" else (1, 2)'
+GROUPED = "split_heads(k, groups), split_heads(v, groups)"
+TILED = "*(np.tile(split_heads(x, groups), (1, self.sizes.n_heads // groups, 1, 1)) for x in (k, v))"
+SWAPPED = STYLE.replace("==", "!=")
+LAYER_FAULTS = {
+    "heads tiled instead of grouped": [(FORWARD, GROUPED, TILED), LAYER_CALLS],
+    "rope style swapped": [(POSITIONS, STYLE, SWAPPED), "test_transforms.py"],
+    "rope style swapped, in the layer": [(POSITIONS, STYLE, SWAPPED), LAYER_CALLS],
+    "keys turned by the queries' positions": [
+        (TRANSFORMS, "rope(k, k_positions, **self.options)\n\n", "rope(k, q_positions, **self.options)\n\n"),
+        LAYER_CALLS,
+    ],
+    "positions that begin at 0 in every chunk": [
+        (FORWARD, "positions = self.cache.next_positions(n_q)", "positions = np.arange(n_q)"),
+        LAYER_CACHE,
+    ],
+    "one offset for all items in alibi": [(FORWARD, "return alibi(bias.slopes, offset)", "return bias"), LAYER_CACHE],
+    "a mask that a cache's own replaces": [(FORWARD, "own if mask is None else own & mask", "own"), LAYER_CACHE],
+    "a mask that replaces a cache's own": [
+        (FORWARD, "own if mask is None else own & mask", "own if mask is None else mask"),
+        LAYER_CACHE,
+    ],
+    "sinks of the first heads for all groups": [(FORWARD, "else sinks[heads]", "else sinks[:together]"), LAYER_CALLS],
+    "a key's gradient that forgets its value": [
+        ("layers/attention_layer.py", "[d_query, d_key + d_value, d_value]", "[d_query, d_key, d_value]"),
+        LAYER_BACK,
+    ],
+    "a query's gradient that forgets its value": [
+        ("layers/attention_layer.py", "[d_query + d_key + d_value, ", "[d_query + d_key, "),
+        LAYER_BACK,
+    ],
+    "a transform without its way back": [
+        (
+            FORWARD,
+            "        if self.transform_vjp is not None:\n            d_q,",
+            "        if False:\n            d_q,",
+        ),
+        LAYER_BACK,
+    ],
+    "a bias of values with the gradient of keys": [
+        (
+            FORWARD,
+            "column_sums(d) for name, (_, d)",
+            "column_sums(pairs['q'][1] if name == 'v' else d) for name, (_, d)",
+        ),
+        LAYER_BACK,
+    ],
+    "0 * nan in the gradient of a weight": [
+        (PRODUCTS, "    if not np.isfinite(x).all():", "    if False:"),
+        LAYER_BACK,
+    ],
+    "0 * nan in a norm": [(TRANSFORMS, "if not np.isfinite(normed).all():", "if False:"), LAYER_BACK],
+    "a norm whose own gradient is forgotten": [
+        (TRANSFORMS, "inverse * (d_normed - normed * along)", "inverse * d_normed"),
+        "test_transforms.py",
+    ],
+    "transforms undone in their own order": [
+        (TRANSFORMS, "in reversed(range(len(vjps)))", "in range(len(vjps))"),
+        "test_transforms.py",
+    ],
+    "a bias that begins anew in every block": [
+        (PRODUCTS, "None if b is None else b[j], out[i, j]", "None if b is None else b[: j.stop - j.start], out[i, j]"),
+        "test_products.py",
+    ],
+}
+FAULTS |= LAYER_FAULTS
 FAULTS |= {name: [*row, GRADIENTS_JUDGE] for name, row in BACKWARD_FAULTS.items()}
 FAULTS |= {name: row if isinstance(row[-1], str) else [*row, ENGINE_JUDGE] for name, row in ENGINE_FAULTS.items()}
 
@@ -616,7 +686,9 @@ def copied(tmp_path):
 
 
 def test_without_a_fault_the_copy_is_green_and_is_what_runs(copied):
-    code, text = judge(copied, [*JUDGES, ENGINE_JUDGE, GRADIENTS_JUDGE, BY_DIFFERENCES, CACHE_JUDGE, VARLEN_JUDGE])
+    code, text = judge(
+        copied, [*JUDGES, ENGINE_JUDGE, GRADIENTS_JUDGE, BY_DIFFERENCES, CACHE_JUDGE, VARLEN_JUDGE, *LAYER_JUDGES]
+    )
     assert code == 0, text
     (copied / "__init__.py").write_text("raise RuntimeError('the copy is imported')\n")
     assert "the copy is imported" in judge(copied)[1]

@@ -18,6 +18,8 @@ NAMES = {
     "AttentionSteps",
     "KVCache",
     "Mask",
+    "MultiHeadAttention",
+    "MultiHeadGradients",
     "MultiHeadSelfAttention",
     "alibi",
     "alibi_slopes",
@@ -38,7 +40,9 @@ NAMES = {
     "scaled_dot_product_attention",
     "softmax",
     "softmax_vjp",
+    "transforms",
 }
+MODULES = {"frequencies", "masks", "transforms"}
 OPTIONS = ["causal", "bias", "scale", "softcap", "sinks", "dropout", "rng"]
 
 
@@ -57,7 +61,7 @@ def test_the_names():
     assert hw.__all__ == sorted(hw.__all__)
     public = {name for name, value in vars(hw).items() if not name.startswith("_")}
     modules = {name for name, value in vars(hw).items() if isinstance(value, types.ModuleType)}
-    assert public - modules == NAMES - {"masks", "frequencies"}
+    assert public - modules == NAMES - MODULES
 
 
 def test_the_checks():
@@ -123,6 +127,32 @@ def test_fixed_signatures():
     assert signature(grade)[:3] == ["target", "exercise=None", "seed=0"]
 
 
+def test_the_signatures_of_the_layer_of_attention():
+    sizes = ["*n_kv_heads=None", "*d_head=None", "*d_key=None", "*d_value=None", "*use_bias=False"]
+    assert signature(hw.MultiHeadAttention) == ["d_model", "n_heads", *sizes, "*transform=None", "*seed=0"]
+    weights, biases = ["w_q", "w_k", "w_v", "w_o"], ["*b_q=None", "*b_k=None", "*b_v=None", "*b_o=None"]
+    made = [*weights, "n_heads", "*n_kv_heads=None", *biases, "*transform=None"]
+    assert signature(hw.MultiHeadAttention.from_arrays) == made
+    layer = hw.MultiHeadAttention(2, 1)
+    tokens = ["query", "key=None", "value=None", "mask=None"]
+    options = ["*causal=False", "*bias=None", "*sinks=None", "*scale=None", "*softcap=None"]
+    assert signature(layer) == [*tokens, *options, "*cache=None", "*return_weights=False"]
+    assert signature(layer.vjp) == [*tokens, *options]
+    assert signature(layer.summary) == []
+
+
+def test_the_signatures_of_the_transforms():
+    assert signature(hw.transforms.rotary) == ["*style", "*base=10000.0", "*dims=None", "*frequencies=None"]
+    assert signature(hw.transforms.qk_norm) == ["q_weight", "k_weight", "eps=1e-06"]
+    assert [p.kind.name for p in inspect.signature(hw.transforms.compose).parameters.values()] == ["VAR_POSITIONAL"]
+    makers = {name for name, value in vars(hw.transforms).items() if inspect.isfunction(value) and name[0] != "_"}
+    assert {name for name in makers if getattr(hw.transforms, name).__module__ == hw.transforms.__name__} == {
+        "rotary",
+        "qk_norm",
+        "compose",
+    }
+
+
 def test_the_signatures_of_the_masks():
     assert signature(masks.causal) == ["offset=None"]
     assert signature(masks.window) == ["left", "right", "offset=None"]
@@ -133,7 +163,7 @@ def test_the_signatures_of_the_masks():
 
 
 def test_everything_public_is_annotated():
-    for name in NAMES - {"masks", "frequencies", "AttentionSteps", "Mask"}:
+    for name in NAMES - MODULES - {"AttentionSteps", "Mask"}:
         function = getattr(hw, name)
         hints = inspect.signature(function)
         assert all(parameter.annotation is not parameter.empty for parameter in hints.parameters.values()), name

@@ -9,6 +9,8 @@ from headwise.core.plan import AttentionPlan, attention_plan
 from headwise.core.positions import alibi, alibi_slopes, rope, rope_permutation, rope_vjp
 from headwise.core.softmax import logsumexp, merge_attention, softmax
 from headwise.core.varlen import attention_varlen, attention_varlen_vjp
+from headwise.layers import transforms
+from headwise.layers.attention_layer import MultiHeadAttention, MultiHeadGradients
 from headwise.layers.cache import KVCache
 from headwise.layers.multihead import MultiHeadSelfAttention, multi_head_attention, multi_head_attention_vjp
 
@@ -20,6 +22,8 @@ __all__ = [
     "AttentionSteps",
     "KVCache",
     "Mask",
+    "MultiHeadAttention",
+    "MultiHeadGradients",
     "MultiHeadSelfAttention",
     "alibi",
     "alibi_slopes",
@@ -42,4 +46,5 @@ __all__ = [
     "scaled_dot_product_attention",
     "softmax",
     "softmax_vjp",
+    "transforms",
 ]

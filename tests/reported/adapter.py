@@ -14,6 +14,7 @@ class Waiting(NotImplementedError):  # noqa: N818 - not an error of anyone
     """What a case asks for is not there yet; the text says what it waits for."""
 
 
+PLAIN = ("wq", "wk", "wv", "wo")
 CAUSAL = {"lower_right": masks.causal(), "upper_left": masks.causal(0)}
 
 
@@ -108,18 +109,27 @@ class Adapter:
         want: tuple[str, ...] = (),
         **options: Any,
     ) -> Arrays:
-        _wait_for_the_full_layer(params, options)
-        if key is not None or value is not None:
-            raise Waiting("layer: keys and values of their own")
+        if _is_plain(params, key, value, options):
+            return self.plain_mha(query, params, num_heads, causal is not None, want)
+        layer, call = _layer(params, num_heads), _layer_call(causal, **options)
+        return self.layer_outputs(layer, (query, key, value), call, want)
+
+    def plain_mha(self, query: Any, params: Arrays, num_heads: int, causal: bool, want: tuple[str, ...]) -> Arrays:
         if "weights" in want:
-            out, weights = _self_attention(params, num_heads)(query, causal=causal is not None)
+            out, weights = _self_attention(params, num_heads)(query, causal=causal)
             return {"out": out, "weights": weights}
-        ours = [params[name].T for name in ("wq", "wk", "wv", "wo")]
-        return {"out": hw.multi_head_attention(query, *ours, num_heads, causal=causal is not None)}
+        ours = [params[name].T for name in PLAIN]
+        return {"out": hw.multi_head_attention(query, *ours, num_heads, causal=causal)}
+
+    def layer_outputs(self, layer: Any, tokens: Any, call: Arrays, want: tuple[str, ...]) -> Arrays:
+        """By the definition, which makes weights."""
+        out, weights = layer(*tokens, **call, return_weights=True)
+        return {"out": out, "weights": weights}
 
     def make_mha(self, *, params: Arrays, num_heads: int, causal: str | None = None, **options: Any) -> "Layer":
-        _wait_for_the_full_layer(params, options)
-        return Layer(_self_attention(params, num_heads), causal is not None)
+        if _is_plain(params, None, None, options):
+            return Layer(_self_attention(params, num_heads), {"causal": causal is not None})
+        return Layer(_layer(params, num_heads), _layer_call(causal, **options) | {"return_weights": True})
 
     def kv_decode(
         self, *, steps: list[Arrays], capacity: int | None = None, window: tuple[int, int] | None = None, **options: Any
@@ -157,28 +167,56 @@ class EngineAdapter(Adapter):
         got = {"out": out, "lse": lse}
         return got | {"weights": super().attend(call, None, want)["weights"]} if "weights" in want else got
 
+    def plain_mha(self, query: Any, params: Arrays, num_heads: int, causal: bool, want: tuple[str, ...]) -> Arrays:
+        call = _layer_call("lower_right" if causal else None)
+        return self.layer_outputs(_layer(params, num_heads), (query, None, None), call, want)
+
+    def layer_outputs(self, layer: Any, tokens: Any, call: Arrays, want: tuple[str, ...]) -> Arrays:
+        got = {"out": layer(*tokens, **call)}
+        return got | super().layer_outputs(layer, tokens, call, want) if "weights" in want else got
+
+    def make_mha(self, *, params: Arrays, num_heads: int, causal: str | None = None, **options: Any) -> "Layer":
+        return Layer(_layer(params, num_heads), _layer_call(causal, **options))
+
 
 class Layer:
-    """A layer that returns its output alone."""
+    """A layer with the options of its calls, that returns its output alone."""
 
-    def __init__(self, layer: hw.MultiHeadSelfAttention, causal: bool) -> None:
-        self.layer, self.causal = layer, causal
+    def __init__(self, layer: Any, call: Arrays) -> None:
+        self.layer, self.call = layer, call
 
     def __call__(self, x: Any) -> Any:
-        return self.layer(x, causal=self.causal)[0]
+        got = self.layer(x, **self.call)
+        return got[0] if isinstance(got, tuple) else got
 
 
-def _wait_for_the_full_layer(params: Arrays, options: Arrays) -> None:
-    if "in_proj_weight" in params:
-        raise Waiting("layer: a packed in-projection")
-    if set(params) != {"wq", "wk", "wv", "wo"}:
-        raise Waiting("layer: biases")
-    if options:
-        raise Waiting("layer: masks and other options")
+def _is_plain(params: Arrays, key: Any, value: Any, options: Arrays) -> bool:
+    """Whether the plain layer can do it: self attention by four weights."""
+    return set(params) == set(PLAIN) and key is value is None and not options
 
 
 def _self_attention(params: Arrays, num_heads: int) -> hw.MultiHeadSelfAttention:
-    """The layer with these weights; PyTorch's (out, in) become ours, (in, out)."""
+    """The plain layer with these weights; PyTorch's (out, in) become ours, (in, out)."""
     layer = hw.MultiHeadSelfAttention(len(params["wq"]), num_heads)
-    layer.w_q, layer.w_k, layer.w_v, layer.w_o = (params[name].T for name in ("wq", "wk", "wv", "wo"))
+    layer.w_q, layer.w_k, layer.w_v, layer.w_o = (params[name].T for name in PLAIN)
     return layer
+
+
+def _layer(params: Arrays, num_heads: int) -> hw.MultiHeadAttention:
+    """The layer with these weights; PyTorch's (out, in) become ours, (in, out), and what it packs is cut in three."""
+    given = dict(params)
+    for packed, names in (("in_proj_weight", ("wq", "wk", "wv")), ("in_proj_bias", ("bq", "bk", "bv"))):
+        if packed in given:
+            whole = given.pop(packed)
+            third = len(whole) // 3
+            given |= {name: whole[i * third : (i + 1) * third] for i, name in enumerate(names)}
+    arrays = {f"{name[0]}_{name[1]}": x.T for name, x in given.items()}  # a bias is its own transpose
+    return hw.MultiHeadAttention.from_arrays(**arrays, n_heads=num_heads)
+
+
+def _layer_call(causal: str | None, **options: Any) -> Arrays:
+    """The options of a layer's call: those of attention, without q, k, v and dropout."""
+    call = _call(q=None, k=None, v=None, causal=causal, **options)
+    if call["dropout"]:
+        raise Waiting("layer with dropout")
+    return {name: value for name, value in call.items() if name not in ("q", "k", "v", "dropout", "rng")}

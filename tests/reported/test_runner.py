@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from reported.adapter import Adapter, EngineAdapter
+from reported.adapter import Adapter, EngineAdapter, Waiting
 from reported.case import close
 from reported.cases import BY_ID, CASES
 from reported.runner import ERRORS, answer, judge_error, judge_result, names_a_function, run_case
@@ -248,13 +248,22 @@ def test_an_engine_that_pads_its_blocks_is_caught():
     assert run_case(BY_ID["B151"], PadsBlocks()).status == "fail"
 
 
-def test_the_layers_of_the_adapter_agree():
+@pytest.mark.parametrize("adapter", [Adapter(), EngineAdapter()])
+def test_the_layers_of_the_adapter_agree(adapter):
     case = BY_ID["B073"]
-    got = Adapter().mha(**case.inputs, want=("weights",))
+    got = adapter.mha(**case.inputs, want=("weights",))
     assert close(got["out"], case.expected["out"])
     assert got["weights"].shape == (1, 2, 2, 2)
-    layer = Adapter().make_mha(params=case.inputs["params"], num_heads=2)
+    layer = adapter.make_mha(params=case.inputs["params"], num_heads=2)
     assert close(layer(case.inputs["query"]), case.expected["out"])
+
+
+@pytest.mark.parametrize("adapter", [Adapter(), EngineAdapter()])
+def test_options_of_attention_reach_the_layer(adapter):
+    inputs = BY_ID["B073"].inputs | {"key_mask": np.array([[True, False]])}
+    assert close(adapter.mha(**inputs)["out"], [[[1, 0], [1, 0]]])
+    with pytest.raises(Waiting, match="layer with dropout"):
+        adapter.mha(**inputs, dropout_p=0.5, seed=0)
 
 
 def test_key_lengths_are_a_key_mask():

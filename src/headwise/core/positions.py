@@ -364,6 +364,21 @@ def rope_permutation(d_head: int, *, to: str, n_heads: int = 1, dims: int | None
     return whole
 
 
+def check_rope_options(faults: Faults, style: Any, base: Any, dims: Any, frequencies: Any) -> Frequencies | None:
+    """Check what can be checked of rope's options before there is an array; a copy of the frequencies, if any."""
+    _check_style(faults, "style", style)
+    seen = len(faults.found)
+    turning = 2 if dims is None else _turning(faults, 2**20, dims, "the width")
+    if frequencies is not None and dims is None:
+        angles = frequencies.angles if isinstance(frequencies, Frequencies) else frequencies
+        given = array(Faults("rope"), "frequencies", angles)  # what is wrong with it is said below
+        turning = 0 if given is None else 2 * given.size
+    if len(faults.found) > seen:
+        return None
+    known = _frequencies(faults, base, frequencies, turning)
+    return None if frequencies is None else Frequencies(known.angles.copy(), known.magnitude)
+
+
 def _checked_turn(function: str, x: Any, positions: Any, style: Any, base: Any, dims: Any, frequencies: Any) -> _Turn:
     faults = Faults(function)
     given, at = array(faults, "x", x), _positions(faults, positions)

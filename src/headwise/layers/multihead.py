@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from headwise.core.attention import AttentionSteps, attention_steps
 from headwise.core.describe import Line, describe
 from headwise.core.gradients import attention_vjp
+from headwise.core.products import Product, over_tokens, project, project_all
 from headwise.core.shapes import (
     Array,
     Faults,
@@ -124,17 +125,14 @@ def _multi_head(arrays: list[Array], n_heads: int, causal: bool) -> MultiHeadSte
 
 def _projected(x: Array, w_q: Array, w_k: Array, w_v: Array, n_heads: int) -> tuple[list[Array], list[Array]]:
     """q, k and v, and the same three split into heads."""
-    with np.errstate(all="ignore"):
-        q, k, v = x @ w_q, x @ w_k, x @ w_v  # (..., n, d_model) each
+    q, k, v = project_all([Product(x, w) for w in (w_q, w_k, w_v)])  # (..., n, d_model) each
     return [q, k, v], [split_heads(projected, n_heads) for projected in (q, k, v)]  # (..., H, n, d_head)
 
 
 def _joined(heads: Array, w_o: Array) -> tuple[Array, Array]:
     """The heads side by side again, and their projection."""
     merged = merge_heads(heads)  # (..., n, d_model)
-    with np.errstate(all="ignore"):
-        out = merged @ w_o  # (..., n, d_model)
-    return merged, out
+    return merged, project(merged, w_o)  # (..., n, d_model)
 
 
 def _multi_head_vjp(arrays: list[Array], n_heads: int, causal: bool) -> tuple[Array, Callable[[Array], list[Array]]]:
@@ -145,21 +143,15 @@ def _multi_head_vjp(arrays: list[Array], n_heads: int, causal: bool) -> tuple[Ar
     merged, out = _joined(heads, w_o)
 
     def vjp(d_out: Array) -> list[Array]:
+        d_heads = heads_vjp(split_heads(project(d_out, w_o.T), n_heads))  # (..., H, n, d_head) each
+        d_q, d_k, d_v = (merge_heads(gradient) for gradient in (d_heads.q, d_heads.k, d_heads.v))
+        inputs = [Product(d, w.T) for d, w in ((d_q, w_q), (d_k, w_k), (d_v, w_v))]
+        weights = [over_tokens(*pair) for pair in ((x, d_q), (x, d_k), (x, d_v), (merged, d_out))]
+        by_q, by_k, by_v, *d_weights = project_all([*inputs, *weights])
         with np.errstate(all="ignore"):
-            d_heads = heads_vjp(split_heads(d_out @ w_o.T, n_heads))  # (..., H, n, d_head) each
-            d_q, d_k, d_v = (merge_heads(gradient) for gradient in (d_heads.q, d_heads.k, d_heads.v))
-            d_x = d_q @ w_q.T + d_k @ w_k.T + d_v @ w_v.T  # (..., n, d_model): x comes in by three ways
-            pairs = (x, d_q), (x, d_k), (x, d_v), (merged, d_out)
-            return [d_x, *(_over_tokens(inputs, d_outputs) for inputs, d_outputs in pairs)]
+            return [by_q + by_k + by_v, *d_weights]  # x comes in by three ways
 
     return out, vjp
-
-
-def _over_tokens(inputs: Array, d_outputs: Array) -> Array:
-    """The gradient (d_in, d_out) of w in ``inputs @ w``: ``inputs^T d_outputs``, summed over batch and tokens."""
-    axes = tuple(range(inputs.ndim - 1))
-    gradient: Array = np.tensordot(inputs, d_outputs, (axes, axes))
-    return gradient
 
 
 def _computed(arrays: list[Array], copy: bool = False) -> list[Array]:

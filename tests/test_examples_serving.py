@@ -1,0 +1,41 @@
+"""The examples of cached generation and of cross attention print what they say; steps give what a whole run gives."""
+
+import runpy
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import headwise as hw
+from headwise import induction
+
+FOLDER = Path(__file__).parents[1] / "examples"
+
+
+def test_the_generated_tokens_are_those_of_the_first_half(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(FOLDER / "generate.py"), run_name="__main__")
+    printed = capsys.readouterr().out.splitlines()
+    assert [line for line in printed if "% right" in line] == ["100% right"]
+    assert printed[-1].startswith("KVCache(batch=4, n_kv_heads=4, capacity=40, d_k=16")
+    shown = [line[8:] for line in printed if line.startswith(("to come", "said"))]
+    assert shown[::2] == shown[1::2]
+    assert len(shown) == 8
+
+
+def test_steps_give_the_logits_of_a_whole_run() -> None:
+    example = runpy.run_path(str(FOLDER / "generate.py"))
+    weights, half = example["WEIGHTS"], example["HALF"]
+    tokens = induction.unseen(3, 2, half)
+    caches = [hw.KVCache(2, example["N_HEADS"], 2 * half, example["D_HEAD"]) for _ in range(example["N_LAYERS"])]
+    said, logits = example["generate"](tokens[:, : half + 1], half - 1, caches)
+    whole = induction.forward(weights, np.concatenate([tokens[:, : half + 1], said], axis=1)).logits
+    np.testing.assert_allclose(logits, whole[:, half:-1], rtol=0, atol=2e-4 * np.abs(whole).max())
+    assert all((cache.lengths == 2 * half - 1).all() for cache in caches)
+
+
+def test_cross_attention_does_not_see_padding(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(FOLDER / "cross_attention.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert "out (2, 5, 32), weights (2, 4, 5, 7)\n" in printed
+    assert "weights of padding      0.0\n" in printed
+    assert "as each pair alone      True\n" in printed

@@ -533,6 +533,8 @@ SMALL = {  # faults of about the size that float32 rounds, which are something e
         "weights = softmax(scores, axis=-1)",
         "weights = 0.999999 * softmax(scores, axis=-1) + 1e-6 / k.shape[-2]",
     ),
+    "a scale a little off": (" / np.sqrt(d_k)", " / np.sqrt(d_k) * (1 + 2e-8)"),
+    "a scale off by what float16 rounds": (" / np.sqrt(d_k)", " / np.sqrt(d_k + 1e-3)"),
 }
 
 

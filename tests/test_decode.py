@@ -41,6 +41,7 @@ OPTIONS = {
     "array": {"mask": np.random.default_rng(1).random((2, 1, 1, N_K)) < 0.5},
     "array of heads": {"mask": np.random.default_rng(1).random((8, 1, N_K)) < 0.5},
     "alibi": {"bias": hw.alibi(hw.alibi_slopes(8))},
+    "alibi of two ways": {"bias": hw.alibi(hw.alibi_slopes(8) / 8)},  # raw for one key head, by maxima for the other
     "alibi of items": {"bias": hw.alibi(hw.alibi_slopes(8), offset=[700, 20]), "mask": masks.causal([700, 20])},
     "sinks": {"sinks": np.linspace(-3, 9, 8)},
     "softcap": {"softcap": 3.0},
@@ -55,7 +56,7 @@ OPTIONS = {
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_option_is_as_in_the_definition(name, dtype):
     q, k, v = qkv(dtype)
-    assert hw.attention_plan(q, k, v, **OPTIONS[name]).tile[1] >= 512, "not cut along the keys"
+    assert hw.attention_plan(q, k, v, **OPTIONS[name]).grid.few, "not cut along the keys"
     assert_close(q, k, v, **OPTIONS[name])
 
 
@@ -75,6 +76,40 @@ def test_large_scores_and_a_scale_far_away():
     out = hw.attention(q, k, v, scale=1e20)
     best = np.argmax(q.astype(np.float64) @ np.repeat(k, 4, 1).swapaxes(-1, -2), axis=-1)[..., None]
     np.testing.assert_allclose(out, np.take_along_axis(np.repeat(v, 4, 1), best, 2), rtol=1e-6)
+
+
+@pytest.mark.parametrize("size", [-300.0, -170.0, -60.0, 60.0, 170.0])
+@pytest.mark.parametrize("groups", [2, 4])
+def test_scores_that_all_lie_far_from_0(size, groups):
+    """What nothing is taken off of under- or overflows: one head's, beside others whose scores are small."""
+    q, k, v = qkv(groups=groups)
+    k /= 100
+    k[0, 1, :, 0], q[0, 8 // groups : 16 // groups, :, 0] = np.sqrt(32), size
+    assert_close(q, k, v, most=2**12)
+    assert_close(q, k, v, most=2**12, sinks=np.full(8, size))
+    alone = hw.attention(q[1:], k[1:], v[1:])
+    np.testing.assert_array_equal(hw.attention(q, k, v)[1:], alone)
+
+
+@pytest.mark.parametrize("size", [1e-38, 1e-30, 1e-20, 1e20, 1e36])
+def test_values_of_any_size(size):
+    q, k, v = qkv(np.float32)
+    wanted = exact(q, k, v)[0] * size
+    out = hw.attention(4 * q, k, np.float32(size) * v) / np.float32(size)
+    np.testing.assert_allclose(out, exact(4 * q, k, v)[0], rtol=0, atol=1e-5)
+    np.testing.assert_allclose(hw.attention(q, k, np.float32(size) * v), wanted, rtol=0, atol=1e-5 * size)
+
+
+@pytest.mark.parametrize(("r", "n_q", "d_v"), [(1, 1, 1), (1, 2, 1), (4, 1, 1), (1, 1, 3)])
+def test_the_order_of_sums_is_the_same_in_company(r, n_q, d_v):
+    """A reduction adds up in another order for other shapes."""
+    q, k, v = qkv(lead=(6, 3 * r), groups=3, n_q=n_q, n_k=20_000, d=8, d_v=d_v)
+    whole = hw.attention(q, k, v, threads=1)
+    for item in range(6):
+        here = slice(item, item + 1)
+        np.testing.assert_array_equal(hw.attention(q[here], k[here], v[here], threads=3), whole[here])
+        head = hw.attention(q[here, -r:], k[here, -1:], v[here, -1:])
+        np.testing.assert_array_equal(head, whole[here, -r:])
 
 
 # ------------------------------------------------------------------------------------------- what is not finite
@@ -117,13 +152,13 @@ def test_a_score_of_plus_infinity_gives_nan_and_a_query_that_sees_minus_infinity
 
 
 # ------------------------------------------------------------------------------------------- bits and the plan
-@pytest.mark.parametrize("name", ["plain", "lengths", "alibi", "sinks", "bias"])
+@pytest.mark.parametrize("name", ["plain", "lengths", "alibi", "alibi of two ways", "sinks", "bias"])
 def test_the_bits_depend_neither_on_threads_nor_on_company(name):
     q, k, v = qkv()
     options = OPTIONS[name]
     outs = [hw.attention(q, k, v, threads=threads, **options) for threads in (1, 2, 5)]
     assert all(np.array_equal(outs[0], out) for out in outs)
-    if name in ("plain", "alibi", "sinks"):
+    if name in ("plain", "alibi", "alibi of two ways", "sinks"):
         np.testing.assert_array_equal(outs[0][1:], hw.attention(q[1:], k[1:], v[1:], **options))
 
 
@@ -136,12 +171,23 @@ def test_a_view_of_a_longer_cache_gives_the_same_bits():
     np.testing.assert_array_equal(hw.attention(*turned), hw.attention(q, k, v))
 
 
-def test_grouped_heads_are_one_task_with_a_chunk_of_keys():
-    plan = hw.attention_plan((1, 32, 1, 128), (1, 8, 4096, 128), (1, 8, 4096, 128), causal=True, threads=2)
-    assert (plan.tasks, plan.heads_per_task, plan.tile) == (8 * 4, 4, (1, 1024))
-    assert plan.paths == {"running": 32}
-    window = hw.attention_plan((1, 32, 1, 128), (1, 8, 4096, 128), (1, 8, 4096, 128), masks.window(100, 0))
-    assert (window.tasks, window.skipped) == (8, 32 * 3)
+def test_grouped_heads_are_one_task_with_a_run_of_chunks():
+    shapes = (1, 32, 1, 128), (1, 8, 32768, 128), (1, 8, 32768, 128)
+    plan = hw.attention_plan(*shapes, causal=True, threads=2)
+    assert (plan.tile, plan.heads_per_task, plan.tasks) == ((1, 256), 4 * 4, 2 * 8)  # 4 key heads, 4096 keys
+    assert plan.paths == {"raw": 32}
+    window = hw.attention_plan(*shapes, masks.window(100, 0))
+    assert (window.tasks, window.skipped) == (2, 32 * 127)
+    steep = hw.attention_plan(*shapes, bias=hw.alibi([1.0] * 16 + [1e-6] * 16))
+    assert (steep.heads_per_task, steep.paths) == (4, {"running": 16, "raw": 16})
+    short = hw.attention_plan((8, 32, 1, 128), (8, 8, 512, 128), (8, 8, 512, 128), threads=2)
+    assert (short.heads_per_task, short.tasks) == (16 * 4, 4), "items go together, two tasks for each worker"
+
+
+def test_chunks_of_another_width_or_that_are_seen_in_part_are_runs_of_their_own():
+    few = hw.attention_plan((1, 1, 1, 8), (1, 1, 9000, 8), (1, 1, 9000, 8), masks.window(8300, 0)).grid
+    found = [(run.strip.cols.start, run.strip.cols.stop, run.width, run.strip.masked) for run in few.runs((0, 0))]
+    assert found == [(512, 768, 256, True), (768, 4864, 256, False), (4864, 8960, 256, False), (8960, 9000, 40, False)]
 
 
 @pytest.mark.parametrize(("n_q", "n_heads", "few"), [(1, 32, True), (8, 4, True), (9, 4, False), (1, 33, False)])

@@ -127,27 +127,35 @@ FAULTS = {
     "w_o forgotten": [(LAYER, "return merged, project(merged, w_o)", "return merged, merged")],
     "inputs written to": [(ATTENTION, "    scores = _scaled(", "    q *= p.computing.type(1)\n    scores = _scaled(")],
     "chunks of keys are added up without their maxima": [
-        (
-            DECODE,
-            "                absorb(whole, Partial(*more))\n",
-            "                whole.acc[...] += more[0]; whole.total[...] += more[1]\n",
-        ),
+        ("core/softmax.py", "    scales = np.exp(seen - np", "    scales = np.exp(0 * peak + 0 * np"),
         DECODING,
     ],
     "a chunk's mask is that of the first keys": [
         (
             DECODE,
-            "bits = self.grid.bits(lead, strip)",
-            "bits = self.grid.bits(lead, strip._replace(cols=slice(0, strip.cols.stop - strip.cols.start)))",
+            "self.grid.bits(self.grid.lead(task), strip) if",
+            "self.grid.bits(self.grid.lead(task), strip._replace(cols=slice(0, w * len(k[0])))) if",
         ),
         DECODING,
     ],
     "the few queries of a head take the keys of another": [
-        (DECODE, "heads = (*task.outer, task.shared.start)", "heads = (*task.outer, 0)"),
+        (
+            DECODE,
+            "heads: Any = (*task.outer, task.shared, 0, strip.cols)",
+            "heads: Any = (*task.outer, slice(0, task.shared.stop - task.shared.start), 0, strip.cols)",
+        ),
         DECODING,
     ],
     "values behind a mask are believed to be finite": [
-        (DECODE, "finite=not exact", "finite=True"),
+        (DECODE, "finite=path is not LAST", "finite=True"),
+        DECODING,
+    ],
+    "few queries are believed to have lost nothing": [
+        (DECODE, "wrong |= lost.any(axis=-1) & raw", "wrong |= lost.any(axis=-1) & ~raw"),
+        DECODING,
+    ],
+    "a head's way to a softmax depends on those beside it": [
+        (GRID, "alone = isinstance(p.bias, Alibi)", "alone = False"),
         DECODING,
     ],
 }

@@ -16,7 +16,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headwise.core.masks import ALL, NONE, SOME, UNSURE, Mask, as_mask, causal
-from headwise.core.paths import Path, first_path
+from headwise.core.paths import RAW, RUNNING, Path, first_path
+from headwise.core.positions import Alibi
 from headwise.core.shapes import Array, Problem, Shape, batch_axes, product_dtype
 from headwise.core.workers import default_threads
 
@@ -38,7 +39,12 @@ class Tiling(NamedTuple):
 
 _ROWS = 32  # queries of all heads that share a key head, up to which they count as few
 _FEWEST = 512  # keys below which the usual way has enough to do with each of them
-_CHUNK = 1024  # keys of a chunk, at most
+_CHUNK = 256  # keys of a chunk, at most: what OpenBLAS multiplies with up to 30 rows of width 128 unpacked
+
+
+_KEYS_OF_FEW = 2**14  # keys of a task, of all its key heads: there Python's share of the time is small
+_TASKS_OF_FEW = 2  # that each worker should get at least
+MOST_CHUNKS = 16  # multiplied in one call: with fewer calls workers wait less for each other's Python
 
 
 def is_few(p: Problem) -> bool:
@@ -127,13 +133,18 @@ def _grouped(p: Problem) -> tuple[Array, ...]:
     lead, n_groups = p.scores[:-2], _n_groups(p)
     batch, n_heads = lead[:-1], lead[-1] if lead else 1
     apart = (*batch, n_groups, n_heads // n_groups if n_groups else 1)
-    wide: tuple[Array, ...] = (np.broadcast_to(p.q, (*batch, n_heads, *p.q.shape[-2:])),)
+    wide: tuple[Array, ...] = (_stretched(p.q, (*batch, n_heads)),)
     if isinstance(p.bias, np.ndarray):
         wide += (np.broadcast_to(p.bias, (*batch, n_heads, *p.scores[-2:])),)
     k, v = (x[..., :n_groups, :, :] if x.ndim > 2 else x for x in (p.k, p.v))  # there may be no heads at all
-    k, v = (np.broadcast_to(x, (*batch, n_groups, *x.shape[-2:]))[..., None, :, :] for x in (k, v))
+    k, v = (_stretched(x, (*batch, n_groups))[..., None, :, :] for x in (k, v))
     q, *bias = (x.reshape(*apart, *x.shape[-2:]) for x in wide)
     return (q, k, v, *bias)
+
+
+def _stretched(x: Array, lead: Shape) -> Array:
+    """x (..., n, d) with these leading axes: itself where it has them, which takes no time."""
+    return x if x.shape[:-2] == lead else np.broadcast_to(x, (*lead, *x.shape[-2:]))
 
 
 def _varies(p: Problem, rule: Mask | None) -> tuple[bool, ...]:
@@ -213,6 +224,14 @@ class Steps(NamedTuple):
     unseen: tuple[int, ...]
 
 
+class Run(NamedTuple):
+    """Neighbouring chunks of one width that few queries meet together: all seen whole, or all in part."""
+
+    number: int  # among those of its key head
+    strip: Strip  # all their keys
+    width: int  # of a chunk
+
+
 @dataclass(frozen=True, eq=False)
 class Grid:
     """The tiles of a problem and the tasks that they are done in."""
@@ -267,12 +286,32 @@ class Grid:
         paths = [first_path(self.p, abs(slope) * distance) for slope in views.slopes[task.heads].ravel().tolist()]
         return paths if len(set(paths)) > 1 else paths[:1]
 
+    def path_of_few(self, views: Views, task: Task) -> Path:
+        """The one that all heads of few queries try first: raw where all may, else by maxima."""
+        return RAW if self.paths(views, task) == [RAW] else RUNNING
+
+    def runs(self, lead: Shape) -> list[Run]:
+        """The chunks of a key head under one mask, less those that nobody sees."""
+        rows, edges = slice(0, self.p.scores[-2]), self.edges().tolist()
+        (states,) = self.states(lead, rows).tolist()
+        kinds = [(state, stop - first) for state, (first, stop) in zip(states, pairwise(edges), strict=True)]
+        runs: list[Run] = []
+        for (state, width), group in groupby(range(len(kinds)), key=kinds.__getitem__):
+            js = list(group) if state != NONE else []
+            for i in range(0, len(js), MOST_CHUNKS):
+                some = js[i : i + MOST_CHUNKS]
+                cols = slice(edges[some[0]], edges[some[-1] + 1])
+                strip = Strip((0, 1, width), slice(0, 1), rows, cols, True, (), state == SOME)
+                runs.append(Run(len(runs), strip, width))
+        return runs
+
     @property
     def words_kept(self) -> int:
         """How many tiles of a mask's words are kept for the next heads under the same mask."""
         if self.rule is not None and self.rule.by_diagonals:
             return 256  # a few KiB each
-        one = self.tiling.height * self.tiling.rows * self.tiling.cols * self.p.computing.itemsize
+        cols = self.tiling.cols * (MOST_CHUNKS if self.few else 1)
+        one = self.tiling.height * self.tiling.rows * cols * self.p.computing.itemsize
         return max(2, min(16, 2**22 // one))
 
     @property
@@ -340,7 +379,9 @@ class Grid:
     def edges(self) -> Array:
         """Where tiles of keys begin, and the end of the last."""
         n_k, cols = self.p.scores[-1], self.tiling.cols
-        return np.append(np.arange(0, n_k, cols), n_k)
+        edges = np.arange(0, n_k + cols, cols)
+        edges[-1] = n_k
+        return edges
 
     def steps(self, lead: Shape, rows: slice, backwards: bool = False) -> Steps:
         """What is done for a task; heads under one mask share it."""
@@ -456,7 +497,18 @@ def grid_of(
     wide = sizes.cols * (2 if p.dropout else 1) + p.q.shape[-1] + 2 * p.v.shape[-1]
     n_tasks = -(-p.scores[-2] // (sizes.height * sizes.rows))
     grid = _grid(p, rule, sizes, threads, (wide, n_tasks), contiguous, alone)
-    return replace(grid, few=True, together=(1, grid.stacking.n_grouped)) if by_keys else grid
+    return _by_keys(grid) if by_keys else grid
+
+
+def _by_keys(grid: Grid) -> Grid:
+    """A grid of chunks: a task has a run of them, of one key head or of several."""
+    p, (outer, n_shared, n_grouped) = grid.p, grid.stacking
+    run = min(p.scores[-1], MOST_CHUNKS * grid.tiling.cols)
+    n_runs = prod(outer) * n_shared * -(-p.scores[-1] // run)
+    fit = min(_KEYS_OF_FEW, _SCORES // (n_grouped * p.scores[-2] * p.computing.itemsize)) // run
+    alone = isinstance(p.bias, Alibi)  # of a steepness of its own, which decides on its way to a softmax
+    h = 1 if alone else max(1, min(fit, n_shared, n_runs // (_TASKS_OF_FEW * grid.threads)))
+    return replace(grid, few=True, together=(h, n_grouped))
 
 
 def backward_grid(p: Problem, threads: int | None) -> Grid:

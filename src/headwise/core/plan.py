@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from headwise.core.grid import Grid, grid_of
+from headwise.core.grid import MOST_CHUNKS, Grid, grid_of
 from headwise.core.masks import ALL, NONE, SOME, Mask
-from headwise.core.paths import EXACT, RUNNING, first_path
+from headwise.core.paths import EXACT, first_path
 from headwise.core.positions import Alibi
 from headwise.core.shapes import FLOAT64, Array, Faults, Problem, Shape, given_as, integer, letters, problem, words
 
@@ -73,11 +73,7 @@ class AttentionPlan:
 def planned(grid: Grid) -> AttentionPlan:
     """The plan of a grid."""
     counts, flops = _counts(grid)
-    if grid.few:  # each chunk of keys, for the heads that share them
-        n_tasks = (counts[ALL] + counts[SOME]) // grid.stacking.n_grouped
-        paths = Counter({RUNNING.name: prod(grid.p.scores[:-2])})
-    else:
-        n_tasks, paths = len(grid.tasks()), _paths(grid)
+    n_tasks, paths = _n_runs(grid) if grid.few else len(grid.tasks()), _paths(grid)
     rows = sum(-(-(span.stop - span.start) // grid.block(span)) for span in grid.spans())
     tiles = prod(grid.p.scores[:-2]) * rows * (len(grid.edges()) - 1)
     threads = min(grid.threads, max(1, n_tasks))
@@ -103,10 +99,20 @@ def _paths(grid: Grid) -> Counter[str]:
     views, paths = grid.views(grid.p), Counter[str]()
     for task in grid.tasks():
         if task.rows.start == 0:  # each head once
-            found = grid.paths(views, task)
+            found = [grid.path_of_few(views, task)] if grid.few else grid.paths(views, task)
             for path in found:
                 paths[path.name] += task.n_heads if len(found) == 1 else 1
     return paths
+
+
+def _n_runs(grid: Grid) -> int:
+    """How many tasks few queries are: runs of chunks for some key heads."""
+    runs: dict[Any, int] = {}  # of each mask
+    leads = [grid.lead(task) for task in grid.tasks()]
+    for lead in leads:
+        if lead not in runs:
+            runs[lead] = len(grid.runs(lead))
+    return sum(runs[lead] for lead in leads)
 
 
 def _counts(grid: Grid) -> tuple[Counter[int], int]:
@@ -125,14 +131,15 @@ def _counts(grid: Grid) -> tuple[Counter[int], int]:
 
 
 def _bytes_of_chunks(grid: Grid, threads: int, n_tasks: int) -> int:
-    """The partial results of all chunks, and what a worker makes of one."""
+    """The partial results of all runs, and what a worker makes of one."""
     p, size = grid.p, grid.p.computing.itemsize
     rows, places = grid.stacking.n_grouped * p.scores[-2], max(1, prod(p.scores[:-2]) // grid.stacking.n_grouped)
-    chunks, cols = places * -(-p.scores[-1] // grid.tiling.cols), grid.tiling.cols
-    copied = p.k.shape[-1] * (not grid.readable[0]) + p.v.shape[-1] * (not grid.readable[1])
-    each = cols * (rows * 6 + copied) * 8 + rows * p.q.shape[-1] * 8
-    kept = 0 if grid.rule is None else 3 * grid.words_kept * p.scores[-2] * cols * size
-    return int((chunks + 2 * places) * rows * (p.v.shape[-1] + 2) * size + threads * each + kept + 512 * n_tasks)
+    keys = min(p.scores[-1], MOST_CHUNKS * grid.tiling.cols)  # of a run
+    runs, d_v = places * -(-p.scores[-1] // keys), p.v.shape[-1]
+    copied = p.k.shape[-1] * (not grid.readable[0]) + d_v * (not grid.readable[1])
+    each = grid.together[0] * (keys * (rows * 6 + copied) * 8 + rows * (p.q.shape[-1] + MOST_CHUNKS * (d_v + 2)) * 8)
+    kept = 0 if grid.rule is None else 3 * grid.words_kept * p.scores[-2] * keys * size
+    return int((runs + 3 * places) * rows * (d_v + 2) * size + threads * each + kept + 512 * n_tasks)
 
 
 def _bytes(grid: Grid, threads: int, n_tasks: int) -> int:

@@ -320,6 +320,26 @@ def merge(a: Partial, b: Partial) -> Partial:
     return Partial(acc, a.total * scale_a + b.total * scale_b, peak)
 
 
+def merge_along(parts: Partial) -> Partial:
+    """Merge partial results over different keys that lie along the first axis, in their order; ``acc`` is overwritten.
+
+    Examples
+    --------
+    >>> halves = Partial(np.array([[[6.0]], [[18.0]]]), np.array([[2.0], [1.0]]), np.array([[0.0], [0.0]]))
+    >>> print(finish(merge_along(halves))[0])
+    [[8.]]
+    """
+    seen = np.where(parts.total == 0, -np.inf, parts.peak)
+    peak = np.maximum.reduce(seen)
+    scales = np.exp(seen - np.where(peak == -np.inf, 0, peak))
+    each = np.multiply(parts.acc, scales[..., None], out=parts.acc), parts.total * scales
+    acc, total = (x[0] for x in each)
+    for x, sums in zip(each, (acc, total), strict=True):
+        for more in x[1:]:  # not by a reduction, whose order is another one for other shapes
+            sums += more
+    return Partial(acc, total, peak)
+
+
 def _met(a: Partial, b: Partial) -> tuple[Array, Array, Array]:
     """The peak of two partial results together, and what each is multiplied by for it."""
     seen_a, seen_b = (np.where(side.total == 0, -np.inf, side.peak) for side in (a, b))

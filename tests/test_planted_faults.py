@@ -40,12 +40,16 @@ ENGINE, GRID, PATHS, WORKERS = "core/engine.py", "core/grid.py", "core/paths.py"
 PACKED, VARLEN, VARLEN_JUDGE = "core/packed.py", "core/varlen.py", "test_varlen.py"
 PROBLEM = "return self.p._replace(q=q, k=k, v=v, scores=scores)"
 MASKED = "masked = biased if visible is None else np.where(visible, biased, -np.inf)"
-WEIGHTS = "weights, lse = softmax(masked), logsumexp(masked)"
+WEIGHTS = "weights, lse = softmax_and_lse(masked)"
 SCORES = "_scaled(q, np.swapaxes(k, -1, -2), p.scale)"
 
 FAULTS = {
     "mask after softmax": [
-        (ATTENTION, WEIGHTS, "weights, lse = softmax(biased) * (1 if visible is None else visible), logsumexp(masked)")
+        (
+            ATTENTION,
+            WEIGHTS,
+            f"{WEIGHTS}\n        weights = softmax_and_lse(biased)[0] * (1 if visible is None else visible)",
+        )
     ],
     "mask with 0": [(ATTENTION, MASKED, MASKED.replace("-np.inf", "0.0"))],
     "mask with -1e9": [(ATTENTION, MASKED, MASKED.replace("-np.inf", "-1e9"))],
@@ -60,7 +64,13 @@ FAULTS = {
             "attention_steps(q_heads, k_heads, v_heads, causal=causal, scale=x.shape[-1] ** -0.5)",
         )
     ],
-    "softmax over axis -2": [(ATTENTION, WEIGHTS, WEIGHTS.replace("softmax(masked)", "softmax(masked, -2)"))],
+    "softmax over axis -2": [
+        (
+            ATTENTION,
+            WEIGHTS,
+            f"{WEIGHTS}\n        weights = softmax_and_lse(masked.swapaxes(-1, -2))[0].swapaxes(-1, -2)",
+        )
+    ],
     "polarity": [(ATTENTION, MASKED, MASKED.replace("np.where(visible", "np.where(~visible"))],
     "missing transpose of k": [
         (ATTENTION, SCORES, SCORES.replace("np.swapaxes(k, -1, -2)", "k.reshape(*k.shape[:-2], *k.shape[:-3:-1])"))
@@ -116,7 +126,7 @@ FAULTS = {
             "np.divide(numerator, total, out",
         )
     ],
-    "sinks in the numerator": [(ATTENTION, "softmax(with_sink)[..., :-1]", "softmax(with_sink)[..., 1:]")],
+    "sinks in the numerator": [(ATTENTION, "with_last[..., :-1]", "with_last[..., 1:]")],
     "dropout not scaled": [(ATTENTION, "/ weights.dtype.type(keep.kept or 1)", "/ 1")],
     "weights after dropout": [(ATTENTION, "masked, _cast(weights, p),", "masked, _cast(kept, p),")],
     "half types computed as they are": [

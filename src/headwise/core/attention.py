@@ -18,7 +18,7 @@ from headwise.core.masks import Mask, as_mask
 from headwise.core.masks import causal as causal_rule
 from headwise.core.positions import Alibi
 from headwise.core.shapes import Array, Problem, letters, problem, product_dtype
-from headwise.core.softmax import logsumexp, softmax, weighted_sum
+from headwise.core.softmax import softmax_and_lse, weighted_sum
 
 
 class AttentionSteps(NamedTuple):
@@ -66,11 +66,12 @@ def _attention(p: Problem) -> AttentionSteps:
     masked = biased if visible is None else np.where(visible, biased, -np.inf)  # (..., H, n_q, n_k)
 
     if p.sinks is None:
-        weights, lse = softmax(masked), logsumexp(masked)  # (..., H, n_q, n_k), (..., H, n_q)
+        weights, lse = softmax_and_lse(masked)  # (..., H, n_q, n_k), (..., H, n_q)
     else:  # one more score a row, whose weight is thrown away
         sink = np.broadcast_to(_per_head_column(p), (*p.scores[:-1], 1))  # (..., H, n_q, 1)
         with_sink = np.concatenate([masked, sink], axis=-1)  # (..., H, n_q, n_k + 1)
-        weights, lse = softmax(with_sink)[..., :-1], logsumexp(with_sink)
+        with_last, lse = softmax_and_lse(with_sink)
+        weights = with_last[..., :-1]
 
     kept = weights if p.dropout == 0 else _dropped(weights, p)  # (..., H, n_q, n_k)
     out = weighted_sum(kept, v, visible, _per_head)  # (..., H, n_q, d_v)

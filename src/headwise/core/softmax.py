@@ -113,7 +113,21 @@ def softmax_for(function: str, x: ArrayLike, axis: int) -> tuple[Array, np.dtype
     with np.errstate(all="ignore"):
         exps, _ = exponentials(scores)
         total = exps.sum(axis=-1, keepdims=True)
-        return np.moveaxis(_divide(exps, total), -1, axis), dtype
+        return np.moveaxis(_divide(exps, total, exps), -1, axis), dtype
+
+
+def softmax_and_lse(scores: Array) -> tuple[Array, Array]:
+    """:func:`softmax` and :func:`logsumexp` over the last axis of an array in a computing type, by one exponential.
+
+    Examples
+    --------
+    >>> weights, lse = softmax_and_lse(np.log([[1.0, 3.0]]))
+    >>> print(weights.round(9), np.exp(lse).round(9))
+    [[0.25 0.75]] [4.]
+    """
+    exps, peak = exponentials(scores)
+    total = exps.sum(axis=-1)
+    return _divide(exps, total[..., None], exps), _log_total(total, peak)
 
 
 def logsumexp(x: ArrayLike, axis: int = -1) -> Array:

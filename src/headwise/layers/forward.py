@@ -5,6 +5,8 @@ Knows nothing of how a call was checked. What attention computes is core's, and 
 
 from __future__ import annotations
 
+import operator
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +15,7 @@ from headwise.core import workers
 from headwise.core.attention import scaled_dot_product_attention
 from headwise.core.engine import attention
 from headwise.core.gradients import AttentionGradients, attention_vjp
-from headwise.core.masks import as_mask
+from headwise.core.masks import as_mask, causal
 from headwise.core.positions import Alibi, alibi
 from headwise.core.products import Product, column_sums, over_tokens, project, project_all
 from headwise.core.shapes import Array, Faults, computing_dtype, given_as, result_dtype, words
@@ -114,7 +116,9 @@ def _by_definition(q: Array, k: Array, v: Array, options: Options) -> tuple[Arra
     """Output and weights of all heads, a key head with its queries at a time: on our workers, as projections are."""
     (n_items, n_heads, n_q, _), (n_groups, n_k) = q.shape, k.shape[1:3]
     scores, together = (n_items, n_heads, n_q, n_k), n_heads // n_groups
-    mask = None if options.mask is None else as_mask(options.mask).dense(scores)
+    rules = [] if options.mask is None else [as_mask(options.mask)]
+    rules += [causal()] if options.causal else []  # made once, and not for every head
+    mask = reduce(operator.and_, rules).dense(scores) if rules else None
     bias = options.bias
     if bias is not None:
         bias = np.broadcast_to(bias if isinstance(bias, np.ndarray) else bias.dense(scores), scores)
@@ -131,7 +135,6 @@ def _by_definition(q: Array, k: Array, v: Array, options: Options) -> tuple[Arra
             k[item, group],
             v[item, group],
             None if mask is None else mask[here],
-            causal=options.causal,
             bias=None if bias is None else bias[here],
             sinks=None if sinks is None else sinks[heads],
             scale=options.scale,

@@ -39,3 +39,15 @@ def test_cross_attention_does_not_see_padding(capsys: pytest.CaptureFixture[str]
     assert "out (2, 5, 32), weights (2, 4, 5, 7)\n" in printed
     assert "weights of padding      0.0\n" in printed
     assert "as each pair alone      True\n" in printed
+
+
+def test_a_deep_model_served_is_one_run(capsys: pytest.CaptureFixture[str]) -> None:
+    example = runpy.run_path(str(FOLDER / "deep_model.py"))
+    example["main"].__globals__.update(N_LAYERS=4, D_MODEL=96, D_HEAD=8, PROMPT=48, CHUNK=20, STEPS=30)
+    example["main"]()
+    prompt, steps, caches, furthest = capsys.readouterr().out.splitlines()
+    assert prompt.startswith("prompt of 48 tokens in chunks of 20: ")
+    assert steps.startswith("30 steps: ")
+    assert caches == "caches: 0.1 MiB, 1 KiB a token"
+    far, size = (float(number) for number in furthest.rpartition(": ")[2].split(" of "))
+    assert far < 4 * 64 * np.finfo(np.float32).eps * size

@@ -15,7 +15,7 @@ from dense_vjp import dense_vjp
 
 import headwise as hw
 from headwise import files
-from headwise.bench import agreement, arrays, cases, gradients, measure, memory, peers, report
+from headwise.bench import agreement, arrays, cases, gradients, measure, memory, peers, report, workloads
 from headwise.bench.agreement import BenchError
 from headwise.bench.arrays import Inputs
 from headwise.bench.cases import CASES, GOALS, Case
@@ -35,9 +35,9 @@ def shrunk(case: Case) -> Case:
 
 
 def kinds() -> list[Case]:
-    """One small case of every kind in the table, and some that later rows may ask for."""
+    """One small case of every kind of attention in the table, and some that later rows may ask for."""
     same = {"name": "", "group": "", "peers": (), "most_extra": None, "most_repeats": None, "by_default": True}
-    found = {shrunk(case)._replace(**same) for case in CASES}
+    found = {shrunk(case)._replace(**same) for case in CASES if case.what == "attention"}
     some = [case._replace(peers={}, name=case.words) for case in sorted(found, key=lambda case: case.words)]
     plain = Case("", "", (2, 4, 24, 8), {})
     more = [
@@ -98,7 +98,8 @@ def test_the_table_is_sound() -> None:
         assert all(aim is None or 0 < aim < 100 for aim in case.peers.values()), case.name
         aims = [case.most_extra, *case.peers.values()]
         assert case.group == "long" or any(aim is not None for aim in aims), f"{case.name} aims at nothing"
-        assert case.timed == "forward" or all(map(peers.has_gradients, case.peers)), case.name
+        assert case.timed == "forward" or all(peers.stands_in(name, "backward") for name in case.peers), case.name
+        assert case.what == "attention" or all(case.what in PEERS[name].workloads for name in case.peers), case.name
     for goal in GOALS:
         parts = {case.part for case in CASES if case.group == goal.group and goal.peer in case.peers}
         assert goal.part == "all" or goal.part in parts, goal
@@ -287,7 +288,7 @@ def test_what_is_short_runs_once_untimed_before_it_is_timed() -> None:
 def test_what_is_tiny_is_called_in_a_loop() -> None:
     studio = Studio()
     seconds = measure.alternate([studio.contestant("a", [5e-4])], 1, studio.clock)
-    assert studio.log.count("a") == 1 + 1 + 10
+    assert studio.log.count("a") == 1 + 1 + 40
     assert seconds["a"] == pytest.approx([5e-4])
 
 
@@ -400,9 +401,15 @@ def test_with_dropout_shapes_are_compared_and_that_there_is_no_nan() -> None:
     assert narrow.startswith("expected the result of headwise of shape")
 
 
+def our_own(monkeypatch: pytest.MonkeyPatch, run: Callable[[Case, Inputs], Any]) -> None:
+    """Let the measured run of ours be another one."""
+    plain = workloads.WORKLOADS["attention"]._replace(ours=lambda case, inputs, threads: lambda: run(case, inputs))
+    monkeypatch.setattr(workloads, "WORKLOADS", {"attention": plain})
+
+
 @pytest.mark.usefixtures("no_memory")
 def test_gradients_of_ours_that_are_wrong_end_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "ours", lambda case, inputs, threads: lambda: off(1)(case, inputs))
+    our_own(monkeypatch, off(1))
     with pytest.raises(
         BenchError, match=r"^small: headwise: expected d_k of the definition within .* bug of headwise$"
     ):
@@ -430,7 +437,7 @@ def test_ratios_are_those_of_each_round(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.usefixtures("no_memory")
 def test_a_bug_of_ours_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "ours", lambda case, inputs, threads: lambda: definition(case, inputs) + 1)
+    our_own(monkeypatch, lambda case, inputs: definition(case, inputs) + 1)
     with pytest.raises(
         BenchError, match=r"^small: headwise: expected the definition within .*; this is a bug of headwise$"
     ):
@@ -442,7 +449,7 @@ def test_a_bug_of_ours_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_peer_without_gradients_says_so(timed: str) -> None:
     case = SMALL._replace(timed=timed)
     for name in ("onnxruntime", "onnx", "openvino"):
-        assert not peers.has_gradients(name)
+        assert not peers.stands_in(name, "backward")
         with pytest.raises(peers.UnsupportedError, match="it has no gradients"):
             PEERS[name].prepare(case, arrays.make(case), 1)
 
@@ -527,7 +534,8 @@ def test_the_memory_of_gradients_is_that_of_both_passes(monkeypatch: pytest.Monk
         asked.append((case.timed, case.shape[2]))
         return lambda: np.zeros(1)
 
-    monkeypatch.setattr(memory, "ours", noted)
+    plain = workloads.WORKLOADS["attention"]._replace(ours=noted)
+    monkeypatch.setattr(workloads, "WORKLOADS", {"attention": plain})
     monkeypatch.setattr(memory, "select", lambda names: [SMALL._replace(shape=(1, 1, 300, 4), timed=timed)])
     memory._measure_memory("small", 1)
     assert asked == [(run, 256), (run, 300)]  # a small relative first
@@ -569,7 +577,14 @@ HERE = Conditions("a processor", 2, 2, 9, ["AVX2"], ["openblas 0.3"], {"headwise
 
 
 def outcome_of(*results: Result, **absent: str) -> Outcome:
-    return Outcome(HERE, list(results), {"torch": "a note"}, {"torch": "a note of gradients"}, absent)
+    return Outcome(
+        HERE,
+        list(results),
+        {"torch": "a note"},
+        {"torch": "a note of gradients"},
+        {"torch": "a note of serving"},
+        absent,
+    )
 
 
 def outcome() -> Outcome:
@@ -622,7 +637,7 @@ def test_what_columns_mean_and_what_peers_were_is_told_of_what_was_measured() ->
     short, long = (report.legend(some) for some in ([forward], [backward]))
     assert long[: len(short)] == short == list(report.LEGENDS["forward"])  # nothing of passes
     assert any(line.startswith("backward: ") for line in long)
-    assert report.legend([forward, backward]) == [*long, "-: a peer that has no gradients"]
+    assert report.legend([forward, backward]) == [*long, "-: a peer that has no such thing"]
     assert report.all_notes(outcome_of(forward)) == [("torch", "a note")]
     assert report.all_notes(outcome_of(backward)) == [("torch, gradients", "a note of gradients")]
     assert len(report.all_notes(outcome_of(backward, forward))) == 2
@@ -802,6 +817,6 @@ def test_texts_that_cannot_be_read_or_replaced(tmp_path: Path) -> None:
 
 def test_facts_are_one_object_with_everything() -> None:
     found = report.facts(outcome(), ["float64"])
-    assert list(found) == ["conditions", "results", "means", "targets", "peers", "gradients", "absent"]
+    assert list(found) == ["conditions", "results", "means", "targets", "peers", "gradients", "serving", "absent"]
     assert found["results"][0]["share"] == 0.75
     assert json.dumps(found)

@@ -137,7 +137,8 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
         "--cases",
         type=names,
         metavar="A,B",
-        help="cases or groups of them, such as 'backward' for gradients; 'list' prints them all "
+        help="cases or groups of them, such as 'backward' for gradients and 'serving' for decoding, prompts in chunks, "
+        "layers and packed sequences; 'list' prints them all "
         "(default: all but 'long'; takes minutes and GiB)",
     )
     parser.add_argument(
@@ -150,8 +151,11 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--threads", type=_threads, metavar="N", help="threads of everybody (default: the cores to use)"
     )
-    outputs, gradients = (" and ".join(marks) for marks in page.MARKS.values())
-    into = f"put the table between the lines {outputs} of this page, that of gradients between {gradients}"
+    outputs, gradients, serving = (" and ".join(marks) for marks in page.MARKS.values())
+    into = (
+        f"put the table between the lines {outputs} of this page, that of gradients between {gradients}, "
+        f"that of what serves between {serving}"
+    )
     parser.add_argument("--write", metavar="FILE", help=f"{into}; every row that stands there must be measured again")
     parser.set_defaults(run=_run_bench)
 

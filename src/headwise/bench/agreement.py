@@ -10,7 +10,7 @@ from headwise.bench.gradients import dense
 from headwise.core.attention import scaled_dot_product_attention
 from headwise.core.shapes import Array
 
-_FEW = 16  # queries whose result is compared with the definition
+FEW = 16  # queries whose result is compared with the definition
 _BLOCK = 256  # queries whose weights are held at once for gradients
 _ROUNDINGS = 4096  # another mask, scale or alignment is farther off by far; how exact each one is, is not asked here
 _NAMES = ("result", "d_q", "d_k", "d_v")
@@ -22,10 +22,22 @@ class BenchError(ValueError):
 
 def tolerance(case: Case, inputs: Inputs) -> float:
     """Return how far outputs may lie apart: 4096 roundings of the largest value, times the factor of q."""
-    return float(_ROUNDINGS * np.finfo(case.dtype).eps * case.factor * np.abs(inputs.v).max())
+    return roundings(case.dtype) * case.factor * float(np.abs(inputs.v).max())
 
 
-def _check(what: str, got: Array, expected: Array, most: float) -> None:
+def roundings(dtype: str) -> float:
+    """Return 4096 roundings, relative to the largest value: how far results may lie apart."""
+    return float(_ROUNDINGS * np.finfo(dtype).eps)
+
+
+def check(what: str, got: Array, expected: Array, most: float) -> None:
+    """Compare two arrays entry by entry; `what` names the expected one.
+
+    Raises
+    ------
+    BenchError
+        They differ by more than `most`, or in shape.
+    """
     if got.shape != expected.shape:
         raise BenchError(f"expected {what} of shape {expected.shape}, got {got.shape}")
     apart = float(np.abs(got - expected).max())
@@ -35,8 +47,8 @@ def _check(what: str, got: Array, expected: Array, most: float) -> None:
 
 def _check_gradient(what: str, case: Case, got: Array, expected: Array) -> None:
     """Within 4096 roundings of the gradient's largest entry, times the factor of q."""
-    most = _ROUNDINGS * np.finfo(case.dtype).eps * case.factor * np.abs(expected).max()
-    _check(what, got, expected, float(most))
+    most = roundings(case.dtype) * case.factor * float(np.abs(expected).max())
+    check(what, got, expected, most)
 
 
 def check_ours(case: Case, inputs: Inputs, made: Made) -> None:
@@ -59,13 +71,13 @@ def check_ours(case: Case, inputs: Inputs, made: Made) -> None:
 
 def _check_our_output(case: Case, inputs: Inputs, out: Array) -> None:
     _, h, n, d = case.shape
-    few = min(_FEW, n)
+    few = min(FEW, n)
     part = case._replace(shape=(1, h, few, d), n_k=case.keys)  # causal and alibi align at the end
     seen = None if inputs.seen is None else inputs.seen[-few:]
     k, v = (x[-1:].astype(np.float64) for x in (inputs.k, inputs.v))
     cut = Inputs(inputs.q[-1:, :, -few:].astype(np.float64), k, v, seen)
     expected, _ = scaled_dot_product_attention(*cut[:3], **options(part, cut))
-    _check("the definition", out[-1:, :, -few:], expected, tolerance(case, inputs))
+    check("the definition", out[-1:, :, -few:], expected, tolerance(case, inputs))
 
 
 def _check_our_gradients(case: Case, inputs: Inputs, made: tuple[Array, ...]) -> None:
@@ -109,9 +121,9 @@ def check_peer(case: Case, inputs: Inputs, made: Made, ours: Made) -> None:
     for name, got in theirs.items():
         what = f"the {name} of headwise"
         if case.dropout:  # everybody drops other weights
-            _check(what, got, mine[name], math.inf)
+            check(what, got, mine[name], math.inf)
         elif name == _NAMES[0]:
-            _check(what, got, mine[name], tolerance(case, inputs))
+            check(what, got, mine[name], tolerance(case, inputs))
         else:
             _check_gradient(what, case, got, mine[name])
 

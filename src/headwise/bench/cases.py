@@ -1,10 +1,18 @@
-"""The cases of the benchmark as rows: shapes, options, what is timed, peers and targets."""
+"""The cases of the benchmark as rows: workloads, shapes, options, what is timed, peers and targets."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 Shape = tuple[int, int, int, int]
-TABLES = ("forward", "backward")  # of a page
+TABLES = ("forward", "backward", "serving")  # of a page
+_SERVING = ("decode", "prefill", "layer", "packed")  # groups, in a table of their own
+_WHAT = {
+    "attention": "",
+    "prefill": "chunk by chunk through a cache",
+    "layer": "a layer of width {width}",
+    "layer-weights": "a layer of width {width}, with its weights",
+    "packed": "sequences of {shortest} to {n} tokens without padding",
+}  # by the name of a workload
 
 
 class Case(NamedTuple):
@@ -14,6 +22,7 @@ class Case(NamedTuple):
     group: str
     shape: Shape  # (B, H, n_q, d_k)
     peers: Mapping[str, float | None]  # whom it is compared with -> the ratio peer / ours that is aimed at
+    what: str = "attention"  # the workload: its name in WORKLOADS
     causal: bool = False
     dtype: str = "float32"
     n_k: int | None = None  # None: n_q
@@ -44,22 +53,25 @@ class Case(NamedTuple):
 
     @property
     def table(self) -> str:
-        """The table that it stands in: that of the forward pass, or of gradients."""
-        return "forward" if self.timed == "forward" else "backward"
+        """The table that it stands in: that of the forward pass, of gradients, or of what serves."""
+        if self.timed != "forward":
+            return "backward"
+        return "serving" if self.group in _SERVING else "forward"
 
     @property
     def family(self) -> str:
-        """The group of its group, which is the first word of it."""
-        return self.group.partition("-")[0]
+        """The group of its group: all groups of gradients are one, and all of what serves."""
+        return self.group if self.table == "forward" else self.table
 
     @property
     def words(self) -> str:
         """What is computed, in words."""
-        b, _, n, d = self.shape
-        shape_k = (b, self.kv_heads or self.shape[1], self.keys, d)
+        b, h, n, d = self.shape
+        shape_k = (b, self.kv_heads or h, self.keys, d)
         said = [
             str(self.shape),
             f"keys {shape_k}" if shape_k != self.shape else "",
+            _WHAT[self.what].format(width=h * d, shortest=shortest(n), n=n),
             self.part,
             self.dtype,
             f"d_v {self.d_v}" if self.d_v else "",
@@ -72,6 +84,15 @@ class Case(NamedTuple):
             {"forward": "", "backward": "backward alone", "both": "forward and backward"}[self.timed],
         ]
         return ", ".join(filter(None, said))
+
+
+def shortest(longest: int) -> int:
+    """Return the length of the shortest of packed sequences.
+
+    >>> shortest(1024)
+    16
+    """
+    return max(1, longest // 64)
 
 
 class Goal(NamedTuple):
@@ -165,6 +186,10 @@ CASES: tuple[Case, ...] = (
     Case("decode-4096", "decode", (1, 32, 1, 128), {"torch": 2.0}, n_k=4096, kv_heads=8),
     Case("decode-32768", "decode", (1, 32, 1, 128), {"torch": 2.5}, n_k=32_768, kv_heads=8),
     Case("decode-8x4096", "decode", (8, 32, 1, 128), {"torch": 1.6}, n_k=4096, kv_heads=8),
+    Case("prefill-2048", "prefill", (1, 32, 256, 128), {"torch": 0.95}, "prefill", causal=True, n_k=2048, kv_heads=8),
+    Case("layer-8x512x768", "layer", (8, 12, 512, 64), {"torch": 1.3}, "layer", causal=True),
+    Case("layer-weights-8x512x768", "layer", (8, 12, 512, 64), {"torch": 1.3}, "layer-weights", causal=True),
+    Case("packed-64x1024", "packed", (64, 8, 1024, 64), {"torch": 1.5}, "packed", causal=True),
     Case("long-100000", "long", (1, 1, 100_000, 64), {}, causal=True, most_repeats=3, by_default=False),
     *_gradients("backward-", "backward-alone", {"torch": 1.0}, dense=True, timed="backward"),
     *_gradients("backward-padded-", "backward-padded", {"torch": 1.7}, timed="backward", padded=True),

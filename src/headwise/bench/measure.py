@@ -4,18 +4,18 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-from headwise.bench.agreement import BenchError, check_ours, check_peer
-from headwise.bench.arrays import Inputs, Made, Run, make, operations, options, scores_bytes
+from headwise.bench import workloads
+from headwise.bench.agreement import BenchError
+from headwise.bench.arrays import Made, Run, scores_bytes
 from headwise.bench.cases import Case
 from headwise.bench.conditions import Conditions, conditions
 from headwise.bench.memory import extra_bytes
-from headwise.bench.peers import Peer, is_installed, ours
-from headwise.core.plan import attention_plan
+from headwise.bench.peers import Peer, is_installed
 from headwise.files import shown
 
 _AFTER_SPINNING = (
@@ -23,8 +23,8 @@ _AFTER_SPINNING = (
 )
 _PAUSE = 0.005
 _SHORT = 0.1  # what takes less is run once more, untimed, right before: caches and clocks are then its own
-_LOOPED = 1e-3  # what takes less is called in a loop of about _LOOP seconds
-_LOOP = 5e-3
+_LOOPED = 5e-3  # what takes less is called in a loop of about _LOOP seconds: a decoding step follows the one before
+_LOOP = 20e-3
 
 
 class Clock(NamedTuple):
@@ -72,7 +72,7 @@ class Result(NamedTuple):
     rate: float  # ours: operations of the products over visible pairs, a second
     roof: float  # the same of one large product of NumPy
     extra_bytes: int | None  # ours: peak beyond inputs and results, None where it could not be told
-    planned_bytes: int | None  # what attention_plan promised; None for gradients, which have no plan
+    planned_bytes: int | None  # what attention_plan promised; None for what has no plan, such as gradients
     scores_bytes: int  # what the matrix of scores would take
     peers: list[Versus]
 
@@ -89,6 +89,7 @@ class Outcome(NamedTuple):
     results: list[Result]
     notes: dict[str, str]  # peer -> what it was, as it was measured
     gradients: dict[str, str]  # the same of its gradients, of those that have them
+    serving: dict[str, str]  # the same of what serves
     absent: dict[str, str]  # peer -> the command that installs it
 
 
@@ -159,11 +160,11 @@ def roof(dtype: str, clock: Clock = _CLOCK, size: int = 2048, times: int = 3) ->
 
 
 # ------------------------------------------------------------------------------------------ results
-def _prepared(peer: Peer, case: Case, inputs: Inputs, mine: Made, threads: int) -> Run | str:
+def _prepared(peer: Peer, case: Case, inputs: Any, mine: Made, threads: int) -> Run | str:
     """A peer's run, if its result is ours; else why not. Whatever it raises is its error, not the end."""
     try:
-        run = peer.prepare(case, inputs, threads)
-        check_peer(case, inputs, run(), mine)
+        run = peer.prepare_for(case, inputs, threads)
+        workloads.of(case).check_peer(case, inputs, run(), mine)
     except Exception as error:
         words = shown(str(error) or type(error).__name__, 200)
         return words if isinstance(error, ValueError) else f"{type(error).__name__}: {words}"
@@ -180,11 +181,12 @@ def measure_case(
     BenchError
         Our own result is not that of the definition.
     """
-    inputs = make(case)
-    mine = ours(case, inputs, threads)
+    work = workloads.of(case)
+    inputs = work.make(case)
+    mine = work.ours(case, inputs, threads)
     made = mine()
     try:
-        check_ours(case, inputs, made)
+        work.check_ours(case, inputs, made)
     except BenchError as error:
         raise BenchError(f"{case.name}: headwise: {error}; this is a bug of headwise") from error
     runs: dict[str, Run | str] = {}
@@ -201,17 +203,10 @@ def measure_case(
     versus = [_versus(name, case, run, seconds) for name, run in runs.items()]
     taken = spread(seconds["headwise"])
     say("memory")
-    planned = _planned_bytes(case, inputs, threads)
-    rate = operations(case, inputs) / taken.median
+    planned = work.planned_bytes(case, inputs, threads)
+    rate = work.operations(case, inputs) / taken.median
     extra = extra_bytes(case, threads)
     return Result(case, case.words, taken, rate, best, extra, planned, scores_bytes(case), versus)
-
-
-def _planned_bytes(case: Case, inputs: Inputs, threads: int) -> int | None:
-    if case.timed != "forward":
-        return None
-    chosen = options(case, inputs) | {"rng": np.random.default_rng(0) if case.dropout else None}
-    return int(attention_plan(inputs.q, inputs.k, inputs.v, **chosen, threads=threads).bytes)
 
 
 def _versus(name: str, case: Case, run: Run | str, seconds: dict[str, list[float]]) -> Versus:
@@ -245,4 +240,5 @@ def bench(
             numbered = partial(_numbered, say, f"{at} of {len(cases)}: {case.name}")
             results.append(measure_case(case, present, repeat, threads, numbered, clock))
     gradients = {peer.name: peer.gradients for peer in present if peer.gradients}
-    return Outcome(here, results, {peer.name: peer.note for peer in present}, gradients, absent)
+    serving = {peer.name: peer.serving for peer in present if peer.serving}
+    return Outcome(here, results, {peer.name: peer.note for peer in present}, gradients, serving, absent)

@@ -8,9 +8,11 @@ import re
 import subprocess
 import sys
 
-from headwise.bench.arrays import Run, make
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from headwise.bench import workloads
+from headwise.bench.arrays import Run
 from headwise.bench.cases import Case, select
-from headwise.bench.peers import ours
 
 
 # The peak is that of the resident set, in pages that were touched, so it has limits: memory that the allocator kept
@@ -58,9 +60,10 @@ def _measure_memory(name: str, threads: int) -> int | None:
     case = case._replace(timed="both") if case.timed == "backward" else case
     _, h, n, d = case.shape
     small = case._replace(shape=(1, h, min(n, 256), d), n_k=min(case.keys, 256))
-    ours(small, make(small), threads)()
-    inputs = make(case)
-    return growth(ours(case, inputs, threads))
+    work = workloads.of(case)
+    with threadpool_limits(threads, user_api="blas"):  # layers take as many threads as it has
+        work.ours(small, work.make(small), threads)()
+        return growth(work.ours(case, work.make(case), threads))
 
 
 def extra_bytes(case: Case, threads: int) -> int | None:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from headwise.bench.agreement import BenchError
 from headwise.bench.cases import CASES, TABLES, Case
 from headwise.bench.measure import Outcome
-from headwise.bench.peers import has_gradients
+from headwise.bench.peers import stands_in
 from headwise.bench.report import (
     LEGENDS,
     TARGET_HEADS,
@@ -23,6 +23,7 @@ from headwise.files import FileError, PathLike, listed, read_text, shown, write_
 MARKS = {
     "forward": ("<!-- bench:begin -->", "<!-- bench:end -->"),
     "backward": ("<!-- bench-backward:begin -->", "<!-- bench-backward:end -->"),
+    "serving": ("<!-- bench-serving:begin -->", "<!-- bench-serving:end -->"),
 }
 
 
@@ -44,7 +45,7 @@ def markdown(outcome: Outcome, whole: Sequence[str], table: str) -> list[str]:
         lines += ["Targets:", "", *_markdown_table(TARGET_HEADS, target_rows(judged), "---"), ""]
     lines += [f"- {text}" for text in LEGENDS[table]]
     lines += [f"- {name}: {value}" for name, value in (*outcome.conditions.facts(), *notes(outcome, table))]
-    absent = {name: install for name, install in outcome.absent.items() if table == "forward" or has_gradients(name)}
+    absent = {name: install for name, install in outcome.absent.items() if stands_in(name, table)}
     return lines + [f"- {name}: not installed, {install}" for name, install in absent.items()]
 
 

@@ -10,20 +10,21 @@ import importlib.util
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from headwise.bench import gradients
+from headwise.bench import gradients, serving_peers
 from headwise.bench.arrays import Inputs, Run, dense_bias, dense_mask, options
 from headwise.bench.cases import Case
 from headwise.core.engine import attention
 from headwise.core.shapes import Array
 from headwise.core.softmax import exponentials
 
-Prepare = Callable[[Case, Inputs, int], Run]
+Prepare = Callable[[Case, Any, int], Run]  # a case, the inputs of its workload, threads
 
 
 class UnsupportedError(ValueError):
@@ -40,6 +41,25 @@ class Peer(NamedTuple):
     spins: bool = False  # its workers keep cores busy for a while after it: OpenBLAS 110 ms, ONNX Runtime 20 to 50
     note: str = ""
     gradients: str = ""  # what its gradients are; empty: it has none
+    serving: str = ""  # what it was where serving is measured
+    workloads: Mapping[str, Prepare] = MappingProxyType({})  # besides attention
+
+    def prepare_for(self, case: Case, inputs: Any, threads: int) -> Run:
+        """Return a run of a case's workload, ready to be timed.
+
+        Raises
+        ------
+        UnsupportedError
+            It has no such workload, or not with these options.
+        """
+        prepare = self.prepare if case.what == "attention" else self.workloads.get(case.what)
+        if prepare is None:
+            raise UnsupportedError(f"it has no workload {case.what}")
+        return prepare(case, inputs, threads)
+
+    def stands_in(self, table: str) -> bool:
+        """Whether it can be compared in a table."""
+        return table == "forward" or bool({"backward": self.gradients, "serving": self.serving}[table])
 
     @property
     def install(self) -> str:
@@ -231,6 +251,8 @@ PEERS: dict[str, Peer] = {
             _torch,
             note="F.scaled_dot_product_attention, inference mode",
             gradients="torch.autograd.grad of F.scaled_dot_product_attention",
+            serving=serving_peers.TORCH_NOTE,
+            workloads=serving_peers.TORCH,
         ),
         Peer(
             "onnxruntime",
@@ -260,9 +282,9 @@ def is_installed(peer: Peer) -> bool:
     return all(importlib.util.find_spec(name) is not None for name in peer.modules)
 
 
-def has_gradients(name: str) -> bool:
-    """Whether there are gradients of a peer of this name."""
-    return name in PEERS and bool(PEERS[name].gradients)
+def stands_in(name: str, table: str) -> bool:
+    """Whether a peer of this name can be compared in a table."""
+    return name in PEERS and PEERS[name].stands_in(table)
 
 
 def chosen(names: Sequence[str] | None) -> list[Peer]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from headwise.bench.cases import GOALS, TABLES, Case
 from headwise.bench.measure import Outcome, Result, Spread, Versus
-from headwise.bench.peers import has_gradients
+from headwise.bench.peers import stands_in
 
 TARGET_HEADS = ("cases", "peer", "target", "result")
 _LEGEND = (
@@ -18,7 +18,11 @@ _PASSES = (
     "backward: that pass alone, 10 d operations a visible pair; both: forward and backward, 14 d",
     "extra, of gradients: that of both passes, whichever are timed",
 )
-LEGENDS = {"forward": _LEGEND, "backward": _LEGEND + _PASSES}
+_SERVING = (
+    "of roof, of a layer: its products with weights count too; of packed sequences: padding does not",
+    "extra, of prefill: the cache is there before; scores: those of the last chunk, of packed sequences as if padded",
+)
+LEGENDS = {"forward": _LEGEND, "backward": _LEGEND + _PASSES, "serving": _LEGEND + _SERVING}
 
 
 class Mean(NamedTuple):
@@ -67,7 +71,7 @@ def _row(result: Result, names: Sequence[str]) -> list[str]:
 
 def _nothing(case: Case, peer: str) -> str:
     """What stands where a peer is not compared: a sign where it cannot be."""
-    return "-" if case.timed != "forward" and not has_gradients(peer) else ""
+    return "" if stands_in(peer, case.table) else "-"
 
 
 def _extra(result: Result) -> str:
@@ -218,18 +222,18 @@ def legend(results: Sequence[Result]) -> list[str]:
     """Return what the columns mean, of the tables in which any of these stands."""
     tables = _tables(results)
     lines = list(dict.fromkeys(line for table in tables for line in LEGENDS[table]))
-    return lines + (["-: a peer that has no gradients"] if len(tables) > 1 else [])
+    return lines + (["-: a peer that has no such thing"] if len(tables) > 1 else [])
 
 
 def notes(outcome: Outcome, table: str) -> list[tuple[str, str]]:
     """Return peers and what each one was in a table."""
-    said = outcome.notes if table == "forward" else outcome.gradients
+    said = {"forward": outcome.notes, "backward": outcome.gradients, "serving": outcome.serving}[table]
     return [(name, note) for name, note in said.items() if note]
 
 
 def all_notes(outcome: Outcome) -> list[tuple[str, str]]:
     """Return the notes of the tables in which anything stands."""
-    ends = {"forward": "", "backward": ", gradients"}
+    ends = {"forward": "", "backward": ", gradients", "serving": ", serving"}
     return [(name + ends[table], note) for table in _tables(outcome.results) for name, note in notes(outcome, table)]
 
 
@@ -246,5 +250,6 @@ def facts(outcome: Outcome, whole: Sequence[str]) -> dict[str, Any]:
         "targets": verdicts(outcome.results, whole),
         "peers": outcome.notes,
         "gradients": outcome.gradients,
+        "serving": outcome.serving,
         "absent": outcome.absent,
     }

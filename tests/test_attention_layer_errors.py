@@ -93,6 +93,106 @@ def test_from_arrays_refuses(changed, error, text):
         hw.MultiHeadAttention.from_arrays(**right | changed)
 
 
+def of_pytorch(d_model=64, n_heads=8, n_kv_heads=8, d_head=16, d_key=None):
+    """Weights as a model of PyTorch holds them, (d_out, d_in)."""
+    whole, grouped = n_heads * d_head, n_kv_heads * d_head
+    shapes = (whole, d_model), (grouped, d_key or d_model), (grouped, d_model), (d_model, whole)
+    return [np.zeros(shape) for shape in shapes]
+
+
+ALL_TRANSPOSED = "these fit transposed: pass w_q.T, w_k.T, w_v.T and w_o.T; PyTorch stores (d_out, d_in)"
+
+
+@pytest.mark.parametrize(
+    ("sizes", "options", "lines"),
+    [
+        (
+            {"n_kv_heads": 2},
+            {"n_kv_heads": 2},
+            [
+                f"  w_k: expected (d_key, G d_head) = (32, 16), got (32, 64); {ALL_TRANSPOSED}",
+                "  w_v: expected (d_value, G d_head) = (32, 16), got (32, 64)",
+            ],
+        ),
+        (
+            {},
+            {"d_model": 64},
+            [
+                f"  w_q: expected (d_model, H d_head) = (64, 64), got (128, 64); {ALL_TRANSPOSED}",
+                "  w_o: expected (H d_head, d_model) = (64, 64), got (64, 128)",
+            ],
+        ),
+        (
+            {},
+            {"d_head": 16},
+            [
+                f"  w_q: expected (d_model, H d_head) = (128, 128), got (128, 64); {ALL_TRANSPOSED}",
+                "  w_o: expected (H d_head, d_model) = (128, 128), got (64, 128)",
+            ],
+        ),
+        (
+            {},
+            {"d_head": 16, "d_model": 64},  # each alone of the other's shape: still all of them
+            [
+                f"  w_q: expected (d_model, H d_head) = (64, 128), got (128, 64); {ALL_TRANSPOSED}",
+                "  w_o: expected (H d_head, d_model) = (128, 64), got (64, 128)",
+            ],
+        ),
+        ({}, {"b_q": np.zeros(128)}, [f"b_q: expected (H d_head,) = (64,), got (128,); {ALL_TRANSPOSED}"]),
+        (
+            {"d_model": 60},
+            {},
+            [
+                "w_q: expected (d_model, H d_head), with columns that n_heads = 8 divides, got (128, 60); "
+                + ALL_TRANSPOSED
+            ],
+        ),
+    ],
+    ids=["grouped heads", "d_model", "d_head", "both", "a bias", "columns"],
+)
+def test_weights_that_all_fit_transposed_are_said_to(sizes, options, lines):
+    weights = of_pytorch(**sizes)
+    layer = hw.MultiHeadAttention.from_arrays(*(w.T for w in weights), 8, **options)
+    assert (layer.w_q.shape, layer.d_head) == (weights[0].T.shape, 16)
+    with pytest.raises(ValueError, match=r"^MultiHeadAttention\.from_arrays: ") as caught:
+        hw.MultiHeadAttention.from_arrays(*weights, 8, **options)
+    said = str(caught.value).removeprefix("MultiHeadAttention.from_arrays: ").splitlines()
+    assert said[-len(lines) :] == lines
+    assert len(said) == len(lines) + (len(lines) > 1)
+
+
+def test_weights_that_do_not_all_fit_transposed_are_not_said_to():
+    for weights, options in ((of_pytorch(d_head=15), {"d_head": 16}), (of_pytorch(), {"d_model": 62})):
+        with pytest.raises(ValueError, match="w_q: expected") as caught:
+            hw.MultiHeadAttention.from_arrays(*weights, 8, **options)
+        assert "these fit" not in str(caught.value)
+
+
+def test_without_widths_the_weights_alone_say():
+    layer = hw.MultiHeadAttention.from_arrays(*of_pytorch(), 8)
+    assert (layer.d_model, layer.d_head) == (128, 8)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"d_model": 0}, ValueError, "d_model: expected the width of the tokens of at least 1, got 0$"),
+        ({"d_model": "64"}, TypeError, "d_model: expected the width of the tokens, got str '64'$"),
+        ({"d_head": 0}, ValueError, "d_head: expected the width of a head of at least 1, got 0$"),
+        ({"d_head": 2.0}, TypeError, "d_head: expected the width of a head, got float 2.0$"),
+    ],
+)
+def test_widths_of_from_arrays_are_numbers(options, error, text):
+    with pytest.raises(error, match=f"^MultiHeadAttention.from_arrays: {text}"):
+        hw.MultiHeadAttention.from_arrays(*of_pytorch(), 8, **options)
+
+
+def test_gradients_take_no_cache_and_say_why():
+    assert "There is no ``cache``" in hw.MultiHeadAttention.vjp.__doc__
+    with pytest.raises(TypeError, match="cache"):
+        LAYERS["plain"].vjp(X, cache=None)
+
+
 @pytest.mark.parametrize("method", ["__call__", "vjp"])
 @pytest.mark.parametrize(
     ("tokens", "options", "error", "text"),

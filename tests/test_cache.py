@@ -3,6 +3,8 @@
 import copy
 import pickle
 import re
+import subprocess
+import sys
 
 import ml_dtypes
 import numpy as np
@@ -82,6 +84,35 @@ def test_items_may_even_out_again():
     assert held(cache, 0) == [0, 1, 2, 3]
     assert held(cache, 1) == [100, 101, 102, 103]
     assert repr(cache.mask(1)) == "causal()"
+
+
+WITHOUT_ML_DTYPES = """
+import sys
+sys.modules["ml_dtypes"] = None
+import headwise as hw
+for call, sizes in ((hw.KVCache, (1, 1, 4, 2)), (hw.attention_plan, [(2, 2)] * 3)):
+    try:
+        call(*sizes, dtype="bfloat16")
+    except TypeError as error:
+        print(error)
+"""
+
+
+def test_bfloat16_by_name_says_what_it_needs():
+    done = subprocess.run([sys.executable, "-c", WITHOUT_ML_DTYPES], capture_output=True, text=True, check=True)
+    remedy = "got str 'bfloat16'; pip install ml-dtypes, and import ml_dtypes: NumPy knows the name then"
+    assert done.stdout.splitlines() == [
+        f"KVCache: dtype: expected a float type: float16, bfloat16, float32 or float64, {remedy}",
+        f"attention_plan: dtype: expected a dtype of real numbers, {remedy}",
+    ]
+    assert hw.KVCache(1, 1, 4, 2, dtype="bfloat16").dtype == ml_dtypes.bfloat16  # which is imported here
+
+
+@pytest.mark.parametrize("dtype", ["number", np.ones(3), [("a", int)]], ids=str)
+def test_other_types_need_nothing_installed(dtype):
+    with pytest.raises(TypeError, match="KVCache: dtype: expected a float type") as caught:
+        hw.KVCache(1, 1, 4, 2, dtype=dtype)
+    assert "install" not in str(caught.value)
 
 
 @pytest.mark.parametrize("dtype", [np.float16, ml_dtypes.bfloat16, "float32", ">f8"], ids=str)

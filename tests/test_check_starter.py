@@ -271,6 +271,10 @@ def test_names_are_alike_that_have_a_part_of_the_exercise(text: str, found: dict
     [
         ("class Net: pass\ndef f(): pass\n", "layer", "Net"),
         ("def f(): pass\n", "attention", "f"),
+        ("def rope(): pass\ndef grouped_attention(): pass\n", "attention", "grouped_attention"),
+        ("def rope(): pass\ndef own_softmax(): pass\n", "softmax", "own_softmax"),
+        ("class Config: pass\ndef f_mha(): pass\n", "multi_head", "f_mha"),
+        ("class Config: pass\nclass OwnAttentionNet: pass\n", "layer", "OwnAttentionNet"),
         ("x = 1", "attention", "its_name"),
     ],
 )
@@ -282,3 +286,10 @@ def test_where_nothing_is_found_it_is_said_how_to_name_it(tmp_path: Path, text: 
     assert caught.value.example == (exercise, name)
     with pytest.raises(NothingFoundError, match="looked for a class named Other; say"):
         grade(path, functions={"layer": "Other"})
+
+
+def test_what_was_asked_for_is_what_a_name_is_offered_for(tmp_path: Path) -> None:
+    path = tmp_path / "a.py"
+    path.write_text("def own_softmax(): pass\ndef grouped_attention(): pass\n")
+    with pytest.raises(NothingFoundError, match=r"functions=\{'attention': 'grouped_attention'\}$"):
+        grade(path, functions={"attention": "Other"})

@@ -131,7 +131,7 @@ def test_the_signatures_of_the_layer_of_attention():
     sizes = ["*n_kv_heads=None", "*d_head=None", "*d_key=None", "*d_value=None", "*use_bias=False"]
     assert signature(hw.MultiHeadAttention) == ["d_model", "n_heads", *sizes, "*transform=None", "*seed=0"]
     weights, biases = ["w_q", "w_k", "w_v", "w_o"], ["*b_q=None", "*b_k=None", "*b_v=None", "*b_o=None"]
-    made = [*weights, "n_heads", "*n_kv_heads=None", *biases, "*transform=None"]
+    made = [*weights, "n_heads", "*n_kv_heads=None", *biases, "*transform=None", "*d_model=None", "*d_head=None"]
     assert signature(hw.MultiHeadAttention.from_arrays) == made
     layer = hw.MultiHeadAttention(2, 1)
     tokens = ["query", "key=None", "value=None", "mask=None"]

@@ -213,6 +213,25 @@ REFUSED = [
 ]
 
 
+@pytest.mark.parametrize(
+    ("shape", "positions", "swap"),
+    [((5, 4, 6), (5,), "0, 1"), ((2, 5, 4, 6), (5,), "1, 2"), ((2, 5, 4, 6), (2, 5), "1, 2")],
+)
+def test_rows_before_heads_are_recognized(shape, positions, swap):
+    x, at = np.zeros(shape), np.zeros(positions, int)
+    with pytest.raises(ValueError, match=rf"; rows stand second to last: pass np.swapaxes\(x, {swap}\)$"):
+        hw.rope(x, at, style="half")
+    assert hw.rope(x.swapaxes(-3, -2), at, style="half").shape == x.swapaxes(-3, -2).shape
+
+
+@pytest.mark.parametrize(
+    ("shape", "positions"), [((5, 6), (4,)), ((5, 4, 6), (3,)), ((5, 4, 6), (2, 5)), ((2, 5, 4, 6), (3, 5))]
+)
+def test_positions_that_no_order_fits_give_no_order(shape, positions):
+    with pytest.raises(ValueError, match=r"positions: .*; they hold for items, never for heads$"):
+        hw.rope(np.zeros(shape), np.zeros(positions, int), style="half")
+
+
 @pytest.mark.parametrize(("changed", "text"), REFUSED, ids=lambda value: str(value)[:40])
 def test_what_does_not_fit_is_refused(changed, text):
     given = {"x": X, "positions": range(4), "style": "half", **changed}

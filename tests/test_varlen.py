@@ -306,6 +306,7 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     ),
     "starts past the end": ({"k_starts": [0, 4, 8]}, ValueError, r"k_starts: expected tokens_k = 7 as .*, got 8$"),
     "starts before the end": ({"q_starts": [0, 2, 4]}, ValueError, r"q_starts: expected tokens_q = 5 as .*, got 4$"),
+    "one end of keys, and wrong": ({"k_starts": [0, 8]}, ValueError, r": k_starts: expected tokens_k = 7 .*, got 8$"),
     "starts that begin late": ({"q_starts": [2, 5]}, ValueError, r"numbers that begin with 0, got 2 first"),
     "no starts": ({"q_starts": np.zeros(0, int)}, ValueError, r"numbers that begin with 0, got no number"),
     "lengths for starts": ({"q_starts": [2, 3]}, ValueError, r"q_starts: expected numbers that begin with 0"),
@@ -361,6 +362,7 @@ BAD_PAGES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
         r"block_table\): expected integers.*np.asarray\(block_table, dt",
     ),
     "no lengths": ({"paged": np.zeros((3, 1), int)}, TypeError, r"paged: expected None or \(block_table, k_lengths\)"),
+    "an end of queries": ({"q_starts": [0, 4]}, ValueError, r": q_starts: expected tokens_q = 5 as .*, got 4$"),
     "starts of keys": ({"k_starts": [0, 7, 11]}, ValueError, r"k_starts: expected None with paged"),
     "packed keys": ({"k": GOOD["k"]}, ValueError, r"k: expected \(n_blocks, block_size, G, d_k\), got \(7, 2, 8\)"),
 }
@@ -382,6 +384,82 @@ def test_pages_that_do_not_fit_are_named(name: str) -> None:
     assert attention_varlen(**good).shape == (5, H, D_K)  # the 9 is beyond a length
     with pytest.raises(error, match=text):
         attention_varlen(**{**good, **call})
+
+
+SWAPS = {"q": "np.swapaxes(q, 0, 1)", "k": "np.swapaxes(k, 0, 1)", "v": "np.swapaxes(v, 0, 1)"}
+
+
+@pytest.mark.parametrize("turned", ["q", "k", "v", "qk", "kv", "qkv"])
+def test_tokens_that_do_not_come_first_are_said_to(turned: str) -> None:
+    call = {**GOOD, **{name: np.swapaxes(GOOD[name], 0, 1) for name in turned}}
+    remedy = "; tokens come first, then heads: pass " + " and ".join(SWAPS[name] for name in turned)
+    with pytest.raises(ValueError, match=re.escape(remedy)) as caught:
+        attention_varlen(**call)
+    lines = str(caught.value).splitlines()
+    assert sum("swapaxes" in line for line in lines) == 1
+    assert all(line.endswith(remedy) for line in lines if "swapaxes" in line)
+
+
+def test_each_of_the_starts_has_its_own_remedy() -> None:
+    with pytest.raises(ValueError, match="3 arguments do not fit") as caught:
+        attention_varlen(**{**GOOD, "q": np.swapaxes(GOOD["q"], 0, 1), "k_starts": [4, 3]})
+    assert [line.split("; ")[-1] for line in str(caught.value).splitlines()[1:]] == [
+        "query head h reads key head h // (H // G)",
+        "tokens come first, then heads: pass np.swapaxes(q, 0, 1)",
+        "these are lengths: pass np.cumsum([0, *lengths])",
+    ]
+
+
+def test_an_end_that_is_wrong_is_no_order_of_axes() -> None:
+    with pytest.raises(ValueError, match=r"q_starts: expected tokens_q = 5 as its last number, got 4$"):
+        attention_varlen(**{**GOOD, "q_starts": [0, 2, H]})  # 5 heads would not fit 2 of keys
+    turned = {**GOOD, "k": np.swapaxes(GOOD["k"], 0, 1), "v": GOOD["v"][:6]}
+    with pytest.raises(ValueError, match=r"k_starts: expected tokens_k = 2 as its last number, got 7$"):
+        attention_varlen(**turned)  # values of 6 tokens fit in no order
+
+
+@pytest.mark.parametrize(("name", "lengths"), [("q_starts", [2, 3]), ("k_starts", [4, 3])])
+def test_lengths_for_starts_are_recognized(name: str, lengths: list[int]) -> None:
+    with pytest.raises(ValueError, match=r"got \d first; these are lengths: pass np\.cumsum\(\[0, \*lengths\]\)$"):
+        attention_varlen(**{**GOOD, name: lengths})
+    with pytest.raises(ValueError, match=r"got 1 first; give where each segment begins, and the end of the last$"):
+        attention_varlen(**{**GOOD, name: [1, *lengths[1:]]})
+    assert attention_varlen(**{**GOOD, name: np.cumsum([0, *lengths])}).shape[0] == 5
+
+
+POOL_SWAPPED = (
+    "; a block is (block_size, G, d): of (G, block_size, d), pass np.swapaxes(k, 1, 2) and np.swapaxes(v, 1, 2)"
+)
+
+
+@pytest.mark.parametrize(
+    ("block_size", "n_groups", "lengths", "text"),
+    [
+        (8, 2, [1, 2], "k: expected a number of key/value heads (G) that divides the 4 heads (H) of q"),
+        (4, 2, [7, 4], "k_lengths): expected 0 to 2 blocks of 2 = 4 keys, got 7"),
+    ],
+)
+def test_blocks_whose_heads_come_first_are_recognized(
+    block_size: int, n_groups: int, lengths: list[int], text: str
+) -> None:
+    pool, paged = np.zeros((6, block_size, n_groups, D_K)), ([[0, 1], [5, 4]], lengths)
+    call: dict[str, Any] = {"q": GOOD["q"], "q_starts": [0, 2, 5], "k_starts": None, "paged": paged}
+    assert attention_varlen(k=pool, v=pool, **call).shape == (5, H, D_K)
+    swapped = np.swapaxes(pool, 1, 2)
+    with pytest.raises(ValueError, match=re.escape(text)) as caught:
+        attention_varlen(k=swapped, v=swapped, **call)
+    assert str(caught.value).endswith(POOL_SWAPPED)
+
+
+@pytest.mark.parametrize(
+    ("block_size", "n_groups", "lengths"), [(2, 4, [9, 4]), (2, 4, [-1, 4]), (3, 4, [7, 4]), (4, 2, [9, 4])]
+)
+def test_lengths_that_would_not_fit_swapped_blocks_count_keys(
+    block_size: int, n_groups: int, lengths: list[int]
+) -> None:
+    pool, paged = np.zeros((6, block_size, n_groups, D_K)), ([[0, 1], [5, 4]], lengths)
+    with pytest.raises(ValueError, match=r"; k_lengths counts keys, not blocks$"):
+        attention_varlen(GOOD["q"], pool, pool, [0, 2, 5], None, paged=paged)
 
 
 def test_pages_have_no_gradients() -> None:

@@ -42,9 +42,17 @@ class NothingFoundError(ValueError):
             f"expected a function or class to grade, got none in {solution.name}, which has "
             f"{listed([*classes, *functions], 6)}; looked for {' and '.join(sought)}"
         )
-        self.example = ("layer", classes[0]) if classes else ("attention", functions[0] if functions else "its_name")
+        self.example = _likeliest(solution) or (
+            ("layer", classes[0]) if classes else ("attention", functions[0] if functions else "its_name")
+        )
         exercise, name = self.example
         super().__init__(f"grade: target: {self.expected}; say which it is: functions={{'{exercise}': '{name}'}}")
+
+
+def _likeliest(solution: Subject) -> tuple[str, str] | None:
+    """An exercise and the first name in the solution that sounds like it, if any does."""
+    asked = solution.chosen or solution.alike
+    return next(((exercise, names[0]) for exercise, names in solution.alike.items() if exercise in asked), None)
 
 
 class UnknownNameError(ValueError):

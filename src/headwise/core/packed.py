@@ -14,6 +14,7 @@ from headwise.core.masks import Mask, window
 from headwise.core.positions import Alibi, checked_slopes
 from headwise.core.shapes import Array, Faults, Problem, Shape, array, given_as, integer, plain_array, problem, words
 
+_SWAPPED = "a block is (block_size, G, d): of (G, block_size, d), pass np.swapaxes(k, 1, 2) and np.swapaxes(v, 1, 2)"
 _TOGETHER = 2**16  # pairs of query and key, of each head, up to which segments of one size are a batch
 
 
@@ -138,15 +139,21 @@ def packed(
     arrays = [_of_axes(faults, name, x, wanted[name]) for name, x in (("q", q), ("k", k), ("v", v))]
     known = [x for x in arrays if x is not None]
     fitting = len(known) == 3 and _fit_each_other(faults, known[0], known[1], known[2], wanted)
+    seen = len(faults.found)
     starts = _starts(faults, "q_starts", q_starts, arrays[0], "tokens_q")
+    counted = starts if len(faults.found) == seen else None  # whose segments others are held to
     if paged is None:
         ends, pages = _starts(faults, "k_starts", k_starts, arrays[1], "tokens_k"), None
-        if starts is not None and ends is not None and len(starts) != len(ends):
-            faults.value("k_starts", f"(segments + 1,) = ({len(starts)},) as q_starts", words(ends.shape))
+        if len(faults.found) == seen and counted is not None and ends is not None and len(counted) != len(ends):
+            faults.value("k_starts", f"(segments + 1,) = ({len(counted)},) as q_starts", words(ends.shape))
     else:
         if k_starts is not None:
             faults.value("k_starts", "None with paged", given_as(k_starts), "paged says where the keys are")
-        ends, pages = _pages(faults, paged, starts, arrays[1])
+        n_heads = 0 if arrays[0] is None else arrays[0].shape[1]
+        ends, pages = _pages(faults, paged, counted, arrays[1], n_heads)
+    if len(known) == 3:
+        keys = None if paged is not None else ends
+        _advise_tokens_first(faults, known, [starts, keys, keys])
     mask, bias = _window(faults, reach), _alibi(faults, slopes)
     p = _options(function, known if fitting else None, mask, causal, bias, scale, softcap, sinks, faults)
     assert starts is not None
@@ -192,10 +199,16 @@ def _fit_each_other(faults: Faults, q: Array, k: Array, v: Array, wanted: dict[s
     if k.shape[:-1] != v.shape[:-1]:
         expected = f"{wanted['v']} = {words((*k.shape[:-1], v.shape[-1]))} as k {words(k.shape)}"
         faults.value("v", expected, words(v.shape), "every key has one value")
-    if n_heads and (n_groups == 0 or n_heads % n_groups):
+    if not _heads_fit(n_heads, n_groups):
         expected = f"a number of key/value heads (G) that divides the {n_heads} heads (H) of q {words(q.shape)}"
-        faults.value("k", expected, words(k.shape), "query head h reads key head h // (H // G)")
+        swapped = k.ndim == 4 and _heads_fit(n_heads, k.shape[1])
+        remedy = _SWAPPED if swapped else "query head h reads key head h // (H // G)"
+        faults.value("k", expected, words(k.shape), remedy)
     return len(faults.found) == before
+
+
+def _heads_fit(n_heads: int, n_groups: int) -> bool:
+    return not n_heads or (n_groups > 0 and n_heads % n_groups == 0)
 
 
 def _integers(faults: Faults, name: str, values: Any, axes: str) -> Array | None:
@@ -224,7 +237,10 @@ def _starts(faults: Faults, name: str, values: Any, tokens: Array | None, letter
         return None
     if not len(starts) or starts[0] != 0:
         got = "no number" if not len(starts) else f"{starts[0]} first"
-        faults.value(name, "numbers that begin with 0", got, "give where each segment begins, and the end of the last")
+        remedy = "give where each segment begins, and the end of the last"
+        if tokens is not None and len(starts) and starts.sum() == len(tokens):
+            remedy = "these are lengths: pass np.cumsum([0, *lengths])"
+        faults.value(name, "numbers that begin with 0", got, remedy)
         return None
     falls = np.flatnonzero(starts[1:] < starts[:-1])
     if falls.size:
@@ -234,11 +250,26 @@ def _starts(faults: Faults, name: str, values: Any, tokens: Array | None, letter
         return None
     if tokens is not None and starts[-1] != len(tokens):
         faults.value(name, f"{letter} = {len(tokens)} as its last number", str(starts[-1]))
-        return None
     return starts
 
 
-def _pages(faults: Faults, paged: Any, starts: Array | None, pool: Array | None) -> tuple[Array | None, Array | None]:
+def _advise_tokens_first(faults: Faults, arrays: list[Array], ends: list[Array | None]) -> None:
+    """Say which arrays have heads first, where all of them fit once these axes are swapped."""
+    turned, fitting = [], []
+    for name, x, end in zip("qkv", arrays, ends, strict=False):
+        swap = end is not None and x.shape[0] != end[-1] == x.shape[1]
+        turned += [name] if swap else []
+        fitting.append(x.swapaxes(0, 1) if swap else x)
+    q, k, v = fitting
+    if turned and k.shape[:-1] == v.shape[:-1] and _heads_fit(q.shape[1], k.shape[-2]):
+        swaps = " and ".join(f"np.swapaxes({name}, 0, 1)" for name in turned)
+        theirs = {"q": "q_starts", "k": "k_starts", "v": "v"}
+        faults.advise([theirs[name] for name in turned], f"tokens come first, then heads: pass {swaps}")
+
+
+def _pages(
+    faults: Faults, paged: Any, starts: Array | None, pool: Array | None, n_heads: int
+) -> tuple[Array | None, Array | None]:
     """Where keys would begin and end if they were packed, and the blocks of each segment; None with faults noted."""
     try:
         table, lengths = paged
@@ -258,18 +289,20 @@ def _pages(faults: Faults, paged: Any, starts: Array | None, pool: Array | None)
             faults.value(name, f"({axes}) with segments = {n_segments}", words(given.shape))
     if pool is None or len(faults.found) > before:
         return None, None
-    _check_blocks(faults, blocks, counts, pool.shape)
+    _check_blocks(faults, blocks, counts, pool.shape, n_heads)
     return np.append(0, np.cumsum(counts)), blocks
 
 
-def _check_blocks(faults: Faults, blocks: Array, counts: Array, pool: Shape) -> None:
+def _check_blocks(faults: Faults, blocks: Array, counts: Array, pool: Shape, n_heads: int) -> None:
     """Lengths that their blocks can hold, and blocks that are in the pool where a length reaches them."""
-    n_blocks, block_size = pool[:2]
+    n_blocks, block_size, n_groups = pool[:3]
     most = blocks.shape[1] * block_size
     wrong = counts[(counts < 0) | (counts > most)]
     if wrong.size:
         held = f"0 to {blocks.shape[1]} blocks of {block_size} = {most} keys"
-        faults.value("paged[1] (k_lengths)", held, str(wrong[0]), "k_lengths counts keys, not blocks")
+        swapped = (wrong > 0).all() and wrong.max() <= blocks.shape[1] * n_groups and _heads_fit(n_heads, block_size)
+        remedy = _SWAPPED if swapped else "k_lengths counts keys, not blocks"
+        faults.value("paged[1] (k_lengths)", held, str(wrong[0]), remedy)
         return
     used = np.arange(blocks.shape[1]) * block_size < counts[:, None]  # (segments, max_blocks)
     outside = blocks[used & ((blocks < 0) | (blocks >= n_blocks))]

@@ -17,7 +17,19 @@ from headwise.core.grid import MOST_CHUNKS, Grid, grid_of
 from headwise.core.masks import ALL, NONE, SOME, Mask
 from headwise.core.paths import EXACT, first_path
 from headwise.core.positions import Alibi
-from headwise.core.shapes import FLOAT64, Array, Faults, Problem, Shape, given_as, integer, letters, problem, words
+from headwise.core.shapes import (
+    FLOAT64,
+    Array,
+    Faults,
+    Problem,
+    Shape,
+    given_as,
+    install_remedy,
+    integer,
+    letters,
+    problem,
+    words,
+)
 
 MOST_THREADS = 4096
 
@@ -288,7 +300,8 @@ def _dtype(faults: Faults, dtype: Any) -> Any:
     try:
         return np.dtype(dtype)
     except Exception:  # NumPy raises one of several
-        faults.type("dtype", "a dtype of real numbers", given_as(dtype), 'for example np.float32 or "float64"')
+        remedy = install_remedy(dtype) or 'for example np.float32 or "float64"'
+        faults.type("dtype", "a dtype of real numbers", given_as(dtype), remedy)
         return FLOAT64
 
 

@@ -422,11 +422,21 @@ def _positions(faults: Faults, positions: Any) -> Array | None:
 
 
 def _check_rows(faults: Faults, at: Array, shape: Shape) -> None:
-    batch = shape[:-3] if len(shape) >= 4 else shape[:-2]
-    if at.shape[-1] == shape[-2] and broadcasts(at.shape[:-1], batch):
+    if _rows_fit(at.shape, shape):
         return
-    expected = f"(n,) or (B, n) = {words((*batch, shape[-2]))} as x is {words(shape)}"
-    faults.value("positions", expected, words(at.shape), "they hold for items, never for heads")
+    expected, remedy = f"(n,) or (B, n) = {words(_rows(shape))} as x is {words(shape)}", ""
+    if len(shape) >= 3 and _rows_fit(at.shape, (*shape[:-3], shape[-2], shape[-3], shape[-1])):
+        remedy = f"; rows stand second to last: pass np.swapaxes(x, {len(shape) - 3}, {len(shape) - 2})"
+    faults.value("positions", expected, words(at.shape), f"they hold for items, never for heads{remedy}")
+
+
+def _rows(shape: Shape) -> Shape:
+    """The batch axes of x, without heads, and its rows: (B, n)."""
+    return (*(shape[:-3] if len(shape) >= 4 else shape[:-2]), shape[-2])
+
+
+def _rows_fit(at: Shape, shape: Shape) -> bool:
+    return at[-1] == shape[-2] and broadcasts(at, _rows(shape))
 
 
 def _check_style(faults: Faults, name: str, style: Any) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations  # numpy.random is loaded when it is used, no
 
 import numbers
 import operator
+from collections.abc import Collection
 from itertools import zip_longest
 from math import prod
 from typing import Any, NamedTuple, NoReturn, Protocol, runtime_checkable
@@ -50,6 +51,12 @@ class Faults:
 
     def type(self, argument: str, expected: str, got: str, remedy: str = "") -> None:
         self.found.append(Fault(argument, expected, got, remedy, TypeError))
+
+    def advise(self, arguments: Collection[str], remedy: str) -> None:
+        """Give this remedy with the first fault of these arguments, in place of what is said with all of theirs."""
+        theirs = [i for i, fault in enumerate(self.found) if fault.argument in arguments]
+        for i in theirs:
+            self.found[i] = self.found[i]._replace(remedy=remedy if i == theirs[0] else "")
 
     def raise_any(self) -> None:
         """Raise what was gathered: TypeError where any of it is one, else ValueError."""
@@ -148,6 +155,12 @@ def result_dtype(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
         return FLOAT64
     first = dtypes[0].newbyteorder("=")
     return first if all(dtype.newbyteorder("=") == first for dtype in dtypes) else FLOAT32
+
+
+def install_remedy(dtype: Any) -> str:
+    """What makes NumPy know a dtype by its name, where another package brings it; empty for any other."""
+    brought = isinstance(dtype, str) and dtype == "bfloat16"
+    return "pip install ml-dtypes, and import ml_dtypes: NumPy knows the name then" if brought else ""
 
 
 _REAL = "real numbers (float16, bfloat16, float32, float64, integers or bool)"

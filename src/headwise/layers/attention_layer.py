@@ -22,7 +22,6 @@ from headwise.core.shapes import (
     generator,
     given_as,
     gradient_of,
-    integer,
     result_dtype,
     words,
 )
@@ -33,8 +32,9 @@ from headwise.layers.checking import (
     check_options,
     check_weights,
     checked_tokens,
+    fitted,
+    known_sizes,
     new_sizes,
-    sizes_of,
 )
 from headwise.layers.forward import Backward, Call, cast, forward
 from headwise.layers.transforms import Transform
@@ -176,13 +176,15 @@ class MultiHeadAttention:
         b_v: ArrayLike | None = None,
         b_o: ArrayLike | None = None,
         transform: Callable[..., Any] | None = None,
+        d_model: int | None = None,
+        d_head: int | None = None,
     ) -> MultiHeadAttention:
         """Make a layer of the weights of a model. They are kept as they are, not copied: a memory map stays one.
 
         Parameters
         ----------
         w_q : array_like, shape (d_model, H d_head)
-            Weights are for ``x @ w``; PyTorch stores their transposes.
+            Weights are for ``x @ w``; PyTorch stores their transposes: pass ``weight.T``.
         w_k : array_like, shape (d_key, G d_head)
         w_v : array_like, shape (d_value, G d_head)
         w_o : array_like, shape (H d_head, d_model)
@@ -196,6 +198,9 @@ class MultiHeadAttention:
         b_o : array_like, shape (d_model,), optional
         transform : callable, optional
             As for the class.
+        d_model, d_head : int, optional
+            Widths that the weights must have. Without them the weights alone say: some that are not transposed fit
+            each other as those of another layer.
 
         Returns
         -------
@@ -216,12 +221,10 @@ class MultiHeadAttention:
         MultiHeadAttention(d_model=4, n_heads=2, n_kv_heads=1, use_bias=True)
         """
         faults = Faults("MultiHeadAttention.from_arrays")
-        heads = integer(faults, "n_heads", n_heads, 1, "a number of heads")
-        groups = None if n_kv_heads is None else integer(faults, "n_kv_heads", n_kv_heads, 1, "a number of heads")
+        known = known_sizes(faults, n_heads, n_kv_heads, d_model, d_head)
         _check_transform(faults, transform)
         given = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o, "b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
-        sizes = sizes_of(faults, given, heads, groups)
-        arrays = check_weights(faults, sizes, given) if sizes else {}
+        sizes, arrays = fitted(faults, given, known)
         faults.raise_any()
         assert sizes is not None  # its absence is a fault
         layer = cls.__new__(cls)
@@ -337,6 +340,11 @@ class MultiHeadAttention:
             If an argument, or ``d_out``, is of the wrong kind, or the transform has no vjp.
         ValueError
             If shapes do not fit.
+
+        Notes
+        -----
+        There is no ``cache``: it holds keys and values as numbers, through which no gradient goes back. Give all tokens
+        in one call.
 
         Examples
         --------

@@ -25,6 +25,7 @@ from headwise.core.shapes import (
     computing_dtype,
     flag,
     given_as,
+    install_remedy,
     integer,
     item_integers,
     words,
@@ -619,7 +620,7 @@ def _float_type(faults: Faults, dtype: Any) -> np.dtype[Any]:
     try:
         given: np.dtype[Any] = np.dtype(dtype)
     except TypeError:
-        faults.type("dtype", expected, given_as(dtype))
+        faults.type("dtype", expected, given_as(dtype), install_remedy(dtype))
         return np.dtype(np.float32)
     if dtype is None or given.kind in "biu" or computing_dtype(given) is None:
         faults.type("dtype", expected, given_as(dtype))

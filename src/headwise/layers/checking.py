@@ -24,7 +24,9 @@ from headwise.core.shapes import (
 )
 
 _BIASES = ("b_q", "b_k", "b_v", "b_o")
+_WEIGHTS = ("w_q", "w_k", "w_v", "w_o")
 _WIDEST = 2**20
+_ALL_TRANSPOSED = "these fit transposed: pass w_q.T, w_k.T, w_v.T and w_o.T; PyTorch stores (d_out, d_in)"
 _TRANSPOSED = "x @ w has w as (d_in, d_out), PyTorch the transpose: pass {}.T"
 
 
@@ -83,22 +85,66 @@ def new_sizes(
     return Sizes(width, heads, groups, each, *others)
 
 
-def sizes_of(faults: Faults, given: dict[str, Any], n_heads: int, n_kv_heads: int | None) -> Sizes | None:
+class Known(NamedTuple):
+    """What a caller says of the sizes of weights; the rest is what the weights say."""
+
+    n_heads: int
+    n_kv_heads: int | None
+    d_model: int | None
+    d_head: int | None
+
+
+def known_sizes(faults: Faults, n_heads: Any, n_kv_heads: Any, d_model: Any, d_head: Any) -> Known:
+    """What a caller says, checked; 0 where a number is wrong."""
+    heads = integer(faults, "n_heads", n_heads, 1, "a number of heads")
+    others = [
+        None if value is None else integer(faults, name, value, 1, what)
+        for name, value, what in (
+            ("n_kv_heads", n_kv_heads, "a number of heads"),
+            ("d_model", d_model, "the width of the tokens"),
+            ("d_head", d_head, "the width of a head"),
+        )
+    ]
+    return Known(heads, *others)
+
+
+def fitted(faults: Faults, given: dict[str, Any], known: Known) -> tuple[Sizes | None, dict[str, Array]]:
+    """The sizes of a layer of these weights, and the arrays; where all would fit transposed, the faults say so."""
+    sizes, arrays = _fitted(faults, given, known)
+    if faults.found and _fit_transposed(given, known):
+        faults.advise(given, _ALL_TRANSPOSED)
+    return sizes, arrays
+
+
+def _fitted(faults: Faults, given: dict[str, Any], known: Known) -> tuple[Sizes | None, dict[str, Array]]:
+    sizes = None if 0 in known else _sizes_of(faults, given, known)
+    return sizes, check_weights(faults, sizes, given) if sizes else {}
+
+
+def _fit_transposed(given: dict[str, Any], known: Known) -> bool:
+    faults = Faults("")
+    arrays = {name: array(faults, name, given[name]) for name in _WEIGHTS}
+    sizes, _ = _fitted(faults, given | {name: x.T for name, x in arrays.items() if x is not None}, known)
+    return sizes is not None and not faults.found
+
+
+def _sizes_of(faults: Faults, given: dict[str, Any], known: Known) -> Sizes | None:
     """The sizes that the weights speak of, or None with what does not fit noted."""
+    n_heads, n_kv_heads, width, d_head = known
     before, arrays = len(faults.found), []
     for name in ("w_q", "w_k", "w_v"):
         weight = array(faults, name, given[name])
         if weight is not None and weight.ndim != 2:
             faults.value(name, "(d_in, d_out)", words(weight.shape))
         arrays.append(weight)
-    if len(faults.found) > before or not n_heads:
+    if len(faults.found) > before:
         return None
     (d_model, whole), (d_key, grouped), (d_value, _) = (weight.shape for weight in arrays if weight is not None)
-    d_head = whole // n_heads
-    if not d_head or whole % n_heads:
+    if d_head is None and (whole < n_heads or whole % n_heads):
         expected = f"(d_model, H d_head), with columns that n_heads = {n_heads} divides"
         faults.value("w_q", expected, words((d_model, whole)), _TRANSPOSED.format("w_q"))
         return None
+    d_head = d_head or whole // n_heads
     groups = grouped // d_head if n_kv_heads is None else n_kv_heads
     if n_kv_heads is not None:
         _check_grouped(faults, n_heads, groups)
@@ -106,7 +152,7 @@ def sizes_of(faults: Faults, given: dict[str, Any], n_heads: int, n_kv_heads: in
         expected = f"(d_key, G d_head), with d_head = {d_head} as w_q has it, and G dividing n_heads = {n_heads}"
         faults.value("w_k", expected, words((d_key, grouped)), _TRANSPOSED.format("w_k"))
         return None
-    return Sizes(d_model, n_heads, groups, d_head, d_key, d_value)
+    return Sizes(width or d_model, n_heads, groups, d_head, d_key, d_value)
 
 
 def check_weights(faults: Faults, sizes: Sizes, given: dict[str, Any]) -> dict[str, Array]:

@@ -86,7 +86,7 @@ def forced(path: paths.Path) -> Iterator[None]:
     """Whatever the problem is, every head tries this path first; but raw has no unit for a dense bias."""
     dense = paths.REFERENCE if path is paths.RAW else path
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(grid, "first_path", lambda p, *_: dense if isinstance(p.bias, np.ndarray) else path)
+        patch.setattr(grid, "first_path", lambda p, *_, **__: dense if isinstance(p.bias, np.ndarray) else path)
         yield
 
 

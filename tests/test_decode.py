@@ -112,6 +112,64 @@ def test_the_order_of_sums_is_the_same_in_company(r, n_q, d_v):
         np.testing.assert_array_equal(head, whole[here, -r:])
 
 
+@pytest.mark.parametrize("n_k", [32, 33, 48, 255, 256, 257, 511, 513])
+@pytest.mark.parametrize("name", OPTIONS)
+def test_a_few_keys_too(name, n_k):
+    q, k, v = qkv(n_k=N_K)
+    options = {
+        key: value[..., :n_k] if isinstance(value, np.ndarray) and value.shape[-1] == N_K else value
+        for key, value in OPTIONS[name].items()
+    }
+    if name in ("lengths", "alibi of items"):
+        options = {"mask": masks.lengths([n_k // 2, n_k])}
+    k, v = k[:, :, :n_k], v[:, :, :n_k]
+    assert hw.attention_plan(q, k, v, **options).grid.few
+    assert_close(q, k, v, **options)
+
+
+@pytest.mark.parametrize(
+    ("n_q", "groups", "n_heads", "n_k"), [(2, 1, 1, 777), (4, 2, 8, 1000), (1, 1, 1, 4096), (16, 1, 2, 700)]
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_sink_far_above_all_scores(n_q, groups, n_heads, n_k, dtype):
+    """The weights that it leaves are small, and right to their last digits as long as the type holds them."""
+    size, far = (50, (60, 85, 100, 110)) if dtype == np.float32 else (500, (600, 750, 800, 1000))
+    q = np.ones((1, n_heads, n_q, 1), dtype)
+    k, v = np.full((1, groups, n_k, 1), size, dtype), np.ones((1, groups, n_k, 1), dtype)
+    for sink in far:
+        options = {"scale": 1.0, "sinks": np.linspace(sink, sink - 5, n_heads)}
+        wanted, _ = exact(q, k, v, **options)
+        np.testing.assert_allclose(
+            hw.attention(q, k, v, **options), wanted, rtol=1e-4 if dtype == np.float32 else 1e-12
+        )
+
+
+@pytest.mark.parametrize("shape", [(1, 512), (40, 512), (300, 40), (1, 8)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_large_values_of_keys_without_weight(shape, dtype):
+    """What others have left in memory, behind a bias of -1e9 or far away: it must not shine through."""
+    n_q, n_k = shape
+    rng = np.random.default_rng(5)
+    q, k, v = (rng.standard_normal((n, 8)).astype(dtype) for n in (n_q, n_k, n_k))
+    bias, huge = np.zeros((1, n_k)), np.finfo(dtype).max / 8
+    bias[:, 1], v[1] = -1e9, huge
+    for more in ({}, {"causal": True}):
+        wanted = exact(q, k, v, bias=bias, **more)[0]
+        np.testing.assert_allclose(hw.attention(q, k, v, bias=bias, **more), wanted, rtol=0, atol=1e-5)
+    k[1], q[:, 0], k[:, 0] = 0, 8, 100
+    k[1, 0] = -1000
+    np.testing.assert_allclose(hw.attention(q, k, v), exact(q, k, v)[0], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(("d_k", "d_v"), [(0, 3), (2, 0), (0, 0)])
+def test_no_width_at_all(d_k, d_v):
+    q, k, v = np.ones((1, 2, 1, d_k)), np.ones((1, 1, 600, d_k)), np.arange(600.0 * d_v).reshape(1, 1, 600, d_v)
+    wanted, lse = exact(q, k, v)
+    out, got = hw.attention(q, k, v, return_lse=True)
+    np.testing.assert_allclose(out, wanted)
+    np.testing.assert_allclose(got, lse)
+
+
 # ------------------------------------------------------------------------------------------- what is not finite
 def test_what_is_masked_may_be_anything():
     q, k, v = qkv()
@@ -194,7 +252,8 @@ def test_chunks_of_another_width_or_that_are_seen_in_part_are_runs_of_their_own(
 def test_few_is_few_rows_for_each_key_head(n_q, n_heads, few):
     plan = hw.attention_plan((1, n_heads, n_q, 8), (1, 1, 4096, 8), (1, 1, 4096, 8))
     assert plan.grid.few == few
-    assert not hw.attention_plan((1, n_heads, n_q, 8), (1, 1, 500, 8), (1, 1, 500, 8)).grid.few
+    for n_k, enough in ((8 * n_heads * n_q, few), (8 * n_heads * n_q - 1, False)):
+        assert hw.attention_plan((1, n_heads, n_q, 8), (1, 1, n_k, 8), (1, 1, n_k, 8)).grid.few == enough
 
 
 def test_chunks_depend_on_the_number_of_keys_alone():

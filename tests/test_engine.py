@@ -416,7 +416,7 @@ def test_a_steep_alibi_begins_with_a_reference() -> None:
 
 
 def test_few_scores_begin_with_the_running_maximum() -> None:
-    for n_q, n_k, name in ((32, 32, "running"), (25, 41, "raw"), (1024, 1, "running"), (3, 400, "raw")):
+    for n_q, n_k, name in ((32, 32, "running"), (25, 41, "raw"), (1024, 1, "running"), (40, 26, "raw")):
         q, (k, v) = normal(20, n_q, 4), normal(21, 2, n_k, 4)
         with gone_through() as passes:
             got = hw.attention(q, k, v, return_lse=True)

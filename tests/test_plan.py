@@ -303,7 +303,7 @@ def test_what_a_plan_of_arrays_prints() -> None:
         "tile     40 queries x 8 keys",
         "tiles    54: 54 computed (0 partly masked), 0 skipped (0%)",
     ]
-    assert lines[4] == f"tasks    {plan.tasks}, of up to 1 head, on 2 threads"
+    assert lines[4] == "tasks    2, of up to 6 heads, on 2 threads"
     assert lines[5] == "softmax  reference for 4 heads, raw for 2 heads"
     assert len(lines) == 8
 

@@ -669,6 +669,123 @@ FAULTS |= LAYER_FAULTS
 FAULTS |= {name: [*row, GRADIENTS_JUDGE] for name, row in BACKWARD_FAULTS.items()}
 FAULTS |= {name: row if isinstance(row[-1], str) else [*row, ENGINE_JUDGE] for name, row in ENGINE_FAULTS.items()}
 
+# Where a judge would take long to come to the test that catches a fault, that test alone is asked.
+CAUGHT_BY = {
+    "test_attention_layer.py::test_rope_between_projection_and_attention": [
+        "rope style swapped, in the layer",
+    ],
+    "test_attention_layer_cache.py::test_items_of_unequal_lengths_go_by_their_own_positions": [
+        "one offset for all items in alibi",
+    ],
+    "test_attention_layer_vjp.py::test_gradients_of_cross_attention": [
+        "a key's gradient that forgets its value",
+    ],
+    "test_attention_layer_vjp.py::test_gradients_through_a_transform_and_of_its_weights": [
+        "a transform without its way back",
+    ],
+    "test_attention_layer_vjp.py::test_nan_behind_a_mask_reaches_no_gradient": [
+        "0 * nan in a norm",
+        "0 * nan in the gradient of a weight",
+    ],
+    "test_decode.py::test_the_bits_depend_neither_on_threads_nor_on_company": [
+        "a head's way to a softmax depends on those beside it",
+    ],
+    "test_decode.py::test_what_is_masked_may_be_anything": [
+        "values behind a mask are believed to be finite",
+    ],
+    "test_design.py::test_per_item_arrays_go_with_the_batch_never_with_heads": [
+        "lengths against heads",
+    ],
+    "test_engine_judge.py::test_blocks_that_see_their_first_keys_beside_others_that_have_seen_some": [
+        "the first part added to garbage",
+    ],
+    "test_engine_judge.py::test_every_path_is_the_definition": [
+        "-inf in a bias is no mask",
+        "softcap after bias",
+        "sinks in each part",
+    ],
+    "test_engine_judge.py::test_few_scores_in_any_company": [
+        "small calls with a floor",
+    ],
+    "test_engine_judge.py::test_heads_that_begin_on_two_paths_change_no_bit": [
+        "steepness not looked at",
+        "one path for all heads, from the worst",
+        "steepness of negative slopes not looked at",
+    ],
+    "test_engine_judge.py::test_raw_results_are_looked_at": [
+        "a total too small accepted",
+        "a raw result accepted for all heads if one is sound",
+        "values too small accepted",
+    ],
+    "test_engine_judge.py::test_rows_that_sum_to_nothing_are_lost_unless_they_see_nothing": [
+        "sinks before the check",
+        "dead rows taken for lost",
+    ],
+    "test_engine_judge.py::test_threads_change_no_bit": [
+        "order of merging by threads",
+    ],
+    "test_gradients_judge.py::test_a_query_whose_scores_are_all_minus_infinity_sees_nothing": [
+        "0 * inf in dead rows of d_out",
+        "0 * nan in dead rows' delta",
+        "0 * nan in dead queries",
+    ],
+    "test_gradients_judge.py::test_a_scale_below_its_type": [
+        "a scale that does not fit its type",
+    ],
+    "test_gradients_judge.py::test_company_changes_no_bit": [
+        "totals made again by the keys of another head",
+        "one row not raw, none raw",
+    ],
+    "test_gradients_judge.py::test_each_option": [
+        "kept gradients not divided",
+        "queries that see nothing left as they were",
+        "dropout forgotten in scores",
+        "sinks that are alone",
+        "sinks of the other sign",
+        "delta of what dropout kept alone",
+    ],
+    "test_gradients_judge.py::test_gradients_that_fit_until_they_are_divided_by_a_total": [
+        "totals of any size",
+        "references far from the sum",
+    ],
+    "test_gradients_judge.py::test_rows_of_weights_sum_to_1_however_scores_are_rounded": [
+        "a floor under weights",
+    ],
+    "test_gradients_judge.py::test_softmax": [
+        "softmax that the caller changes",
+        "softmax without its sum",
+        "softmax along the last axis",
+        "softmax rounded before its gradient",
+    ],
+    "test_gradients_judge.py::test_what_is_hidden_has_no_gradient_and_does_no_harm": [
+        "a bias of heads that hold a nan",
+        "every number taken for finite",
+        "slope of the softcap over nan",
+        "a product that overflows behind a mask",
+    ],
+    "test_multihead_vjp.py::test_by_the_formulas_written_out": [
+        "causal forgotten with gradients",
+    ],
+    "test_multihead_vjp.py::test_every_gradient_has_the_float_type_of_its_argument": [
+        "gradients in the computing type",
+        "d_out not checked",
+    ],
+    "test_multihead_vjp.py::test_it_belongs_to_the_numbers_of_its_call": [
+        "vjp reads arrays of the caller",
+    ],
+    "test_varlen.py::test_gradients_of_sinks_are_those_of_differences": [
+        "sinks of the last segments alone",
+    ],
+    "test_varlen.py::test_pages_are_the_same_to_the_bit": [
+        "the last block to its end",
+    ],
+    "test_varlen.py::test_segments_may_share_blocks": [
+        "neighbours together whatever their keys",
+    ],
+}
+CATCHER = {fault: test for test, faults in CAUGHT_BY.items() for fault in faults}
+assert set(CATCHER) <= set(FAULTS)
+
 
 HANGS = 60  # seconds in one test after which all threads print where they stand; a judge takes 20 in all
 PATIENCE = 240
@@ -725,6 +842,7 @@ def planted(fault, folder):
         assert source.count(right) == 1, f"{right!r} occurs {source.count(right)} times in {name}"
         path.write_text(source.replace(right, wrong))
     judges = [item for item in FAULTS[fault] if isinstance(item, str)] or JUDGES
+    judges = [CATCHER[fault]] if fault in CATCHER else judges
     code, text = judge(copy, judges)
     return (code, text, "") if code != -1 else (*judge(copy, judges), text)
 

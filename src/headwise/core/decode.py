@@ -18,7 +18,19 @@ from headwise.core.dropout import Keep
 from headwise.core.grid import MOST_CHUNKS, Grid, Run, Strip, Task
 from headwise.core.paths import LAST, RAW, RUNNING, Path, out_of_range, spoilt
 from headwise.core.shapes import Array, Problem
-from headwise.core.softmax import Partial, absorb, divided, empty_part, log_total, merge_along, part, row_maximum
+from headwise.core.softmax import (
+    Partial,
+    absorb,
+    divided,
+    empty_part,
+    is_tame,
+    log_total,
+    merge_along,
+    part,
+    row_maximum,
+)
+
+_HIGH = {"f": 40.0, "d": 300.0}  # a sink beyond which the weights of raw scores become too small to hold
 
 
 class _Piece(NamedTuple):
@@ -34,7 +46,8 @@ class _Scratch:
     """What one worker writes into, made once: room for the largest run."""
 
     def __init__(self, grid: Grid, n_rows: int) -> None:
-        p, n_rows = grid.p, n_rows * grid.together[0] * MOST_CHUNKS
+        p = grid.p
+        n_rows *= grid.together[0] * min(MOST_CHUNKS, len(grid.edges()) - 1)
         n_scores = n_rows * grid.tiling.cols
         self.product, self.scores = np.empty(n_scores, grid.product), np.empty(n_scores, p.computing)
         self.acc = np.empty(n_rows * p.v.shape[-1], p.computing)
@@ -107,7 +120,10 @@ class FewQueries(Call):
         if raw.any():
             n_q, r = self.p.scores[-2], self.grid.stacking.n_grouped
             lost: Array = out_of_range(whole.total.reshape(-1, r, 1, n_q), lambda: np.ones((1, n_q), bool))
-            lost |= spoilt(divided(whole).reshape(*lost.shape, 1, n_q, -1))
+            out = divided(whole)
+            lost |= spoilt(out.reshape(*lost.shape, 1, n_q, out.shape[-1]))
+            if self.sinks is not None:  # beside which what a row sees is lost
+                lost |= self.sinks.reshape(lost.shape) > _HIGH[self.p.computing.char]
             wrong |= lost.any(axis=-1) & raw
         return wrong
 
@@ -141,8 +157,9 @@ class FewQueries(Call):
         """Write the partial result of a piece: (h, r n_q), and acc (h, r n_q, d_v)."""
         task, (_, strip, w), p = piece.task, piece.run, self.p
         heads: Any = (*task.outer, task.shared, 0, strip.cols)
+        s = (strip.cols.stop - strip.cols.start) // w
         k, v = self.k[heads], self.v[heads]  # (h, s w, d)
-        k, v = (x.reshape(len(x), -1, w, x.shape[-1]) for x in (k, v))  # (h, s, w, d), as they lie
+        k, v = (x.reshape(len(x), s, w, x.shape[-1]) for x in (k, v))  # (h, s, w, d), as they lie
         if not self.grid.readable[0]:
             k = np.ascontiguousarray(k, self.grid.product)
         if not self.grid.readable[1]:
@@ -160,7 +177,9 @@ class FewQueries(Call):
             peak = np.maximum.reduce(row_maximum(scores, bits), axis=1, keepdims=True)  # (h, 1, r n_q)
         if path.shrunk:
             v = v * self._shrink
-        shape, exp = scores.shape[:3], np.exp if path is LAST else path.exp
+        shape, exp = scores.shape[:3], path.exp
+        if path is LAST or (path is RUNNING and not is_tame(v)):
+            exp = np.exp
         acc, total, peaks = scratch.acc, scratch.total, scratch.peak
         each = Partial(_shaped(acc, *shape, v.shape[-1]), _shaped(total, *shape), _shaped(peaks, *shape))
         part(scores, v, peak, bits=bits, kept=kept, finite=path is not LAST, exp=exp, into=each)
@@ -178,7 +197,7 @@ class FewQueries(Call):
         """Scores before any bias: keys first as the BLAS reads them best, then turned."""
         h, s, w, d = k.shape
         scale, after = self.scales[path]
-        q = self.q[task.heads].reshape(h, 1, -1, d)  # (h, 1, r n_q, d)
+        q = self.q[task.heads].reshape(h, 1, self.n_rows, d)
         some = np.multiply(q.swapaxes(-1, -2), scale, dtype=self.grid.product, casting="unsafe", order="C")
         made = np.matmul(k, some, out=_shaped(scratch.product, h, s, w, self.n_rows))
         scores = _shaped(scratch.scores, h, s, self.n_rows, w)
@@ -218,7 +237,9 @@ def attend(grid: Grid, p: Problem, keep: Keep | None, out: Array, lse: Array | N
     whole = call.run(progress)
     with np.errstate(all="ignore"):
         if call.sinks is not None:
-            sinks = np.repeat(call.sinks.reshape(len(whole.total), -1), p.scores[-2], axis=-1)  # (places, r n_q)
+            sinks = np.repeat(
+                call.sinks.reshape(len(whole.total), grid.stacking.n_grouped), p.scores[-2], axis=-1
+            )  # (places, r n_q)
             absorb(whole, Partial(np.zeros((), p.computing), (sinks > -np.inf).astype(p.computing), sinks))
         if lse is not None:
             lse[...] = log_total(whole).reshape(lse.shape)

@@ -19,7 +19,6 @@ from headwise.core.dropout import Keep
 from headwise.core.grid import Grid, Strip, Task, grid_of
 from headwise.core.masks import Mask
 from headwise.core.paths import (
-    EXACT,
     LAST,
     RAW,
     REFERENCE,
@@ -39,7 +38,9 @@ from headwise.core.softmax import (
     absorb,
     add,
     divided,
+    floored_exp,
     in_memory_order,
+    is_tame,
     log_total,
     part,
     recentred,
@@ -150,6 +151,8 @@ class _Stack:
         """
         path, p, scratch, whole = self.path, self.p, self.scratch, self.whole
         exp, kept, lost = path.exp, None, np.zeros(self.queries.shape[:2], bool)
+        if exp is floored_exp and not self.call.is_tame(self.task):
+            exp = np.exp  # 0 * inf is to be NaN, and 0 times what others have left in memory to be 0
         finite = not path.rescaled  # taken for granted where infinite values would show afterwards
         if path is RAW:
             whole.peak.fill(0)
@@ -168,8 +171,6 @@ class _Stack:
                 bits = self.add_bias(strip, scores, bits)
             if p.dropout:
                 kept = self.kept(strip, scores)
-            if path.rescaled and path is not EXACT:
-                exp = path.exp if np.isfinite(v).all() else np.exp  # 0 * inf is to be NaN
             if path.shrunk:
                 v = v * self.shrink
             self.blank(strip.blank)
@@ -333,6 +334,15 @@ class _Call(Call):
         self.product_is_score = (
             self.keys_first and p.softcap is None and p.computing == grid.product and abs(p.scale) <= 1
         )
+
+        self.tame: dict[Any, bool] = {}
+
+    def is_tame(self, task: Task) -> bool:
+        """Whether all values of a task's heads are, found once for all its queries."""
+        heads: Any = (*task.outer, task.shared.start, task.shared.stop)
+        if heads not in self.tame:
+            self.tame[heads] = is_tame(self.v[task.heads[:-1]])
+        return self.tame[heads]
 
     def start(self) -> Callable[[Task], None]:
         """What a worker does with a task."""

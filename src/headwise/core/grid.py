@@ -38,7 +38,7 @@ class Tiling(NamedTuple):
 
 
 _ROWS = 32  # queries of all heads that share a key head, up to which they count as few
-_FEWEST = 512  # keys below which the usual way has enough to do with each of them
+_FEWEST = 8  # keys below which the usual way has enough to do with each of them
 _CHUNK = 256  # keys of a chunk, at most: what OpenBLAS multiplies with up to 30 rows of width 128 unpacked
 
 
@@ -281,9 +281,11 @@ class Grid:
     def paths(self, views: Views, task: Task) -> list[Path]:
         """The path that each head of a task tries first; only one where all try the same."""
         if views.slopes is None:
-            return [first_path(self.p)]
+            return [first_path(self.p, checked=self.few)]
         distance = self.p.bias._largest(self.p.scores, self.lead(task))
-        paths = [first_path(self.p, abs(slope) * distance) for slope in views.slopes[task.heads].ravel().tolist()]
+        paths = [
+            first_path(self.p, abs(slope) * distance, self.few) for slope in views.slopes[task.heads].ravel().tolist()
+        ]
         return paths if len(set(paths)) > 1 else paths[:1]
 
     def path_of_few(self, views: Views, task: Task) -> Path:
@@ -507,7 +509,8 @@ def _by_keys(grid: Grid) -> Grid:
     n_runs = prod(outer) * n_shared * -(-p.scores[-1] // run)
     fit = min(_KEYS_OF_FEW, _SCORES // (n_grouped * p.scores[-2] * p.computing.itemsize)) // run
     alone = isinstance(p.bias, Alibi)  # of a steepness of its own, which decides on its way to a softmax
-    h = 1 if alone else max(1, min(fit, n_shared, n_runs // (_TASKS_OF_FEW * grid.threads)))
+    least = 1 if grid.threads == 1 else _TASKS_OF_FEW * grid.threads
+    h = 1 if alone else max(1, min(fit, n_shared, n_runs // least))
     return replace(grid, few=True, together=(h, n_grouped))
 
 
@@ -551,7 +554,7 @@ def _grid(
     product = product_dtype(p.computing, p.scale)
     rows, (wide, n_tasks) = sizes.height * sizes.rows, held
     fit = min(_SCORES // (rows * sizes.cols), _HELD // (rows * wide)) // p.computing.itemsize
-    least = 1 if alone else _TASKS * threads
+    least = 1 if alone or threads == 1 else min(_TASKS * threads, max(threads, work // _TINY))
     n_heads = prod(p.scores[:-2]) * n_tasks // least  # enough tasks for all, if there are that many
     n_heads = max(1, min(fit, n_heads))
     r = max(1, min(n_heads, axes.n_grouped))

@@ -60,10 +60,13 @@ _NEAR = 2.0**-20, 2.0**24
 _VALUE = {"f": 2.0**-40, "d": 2.0**-400}  # the largest value of a head from where on products with weights are kept
 
 
-def first_path(p: Problem, steepness: float = 0.0) -> Path:
-    """The path that a head tries first; ``steepness`` is the largest size of its alibi."""
+def first_path(p: Problem, steepness: float = 0.0, checked: bool = False) -> Path:
+    """The path that a head tries first; ``steepness`` is the largest size of its alibi.
+
+    ``checked`` where the checks are made for many heads at once, and so are cheap.
+    """
     n_q, n_k = p.scores[-2:]
-    if n_q * n_k <= _FEW:
+    if n_q * n_k <= _FEW and not checked:
         return EXACT
     if isinstance(p.bias, np.ndarray) or not steepness * LOG2_E <= _STEEP:
         return REFERENCE  # a dense bias may hold -inf, and its scores anything

@@ -30,6 +30,7 @@ _ONES = {char: np.ones(_LONGEST, char) for char in "fd"}
 _LOWEST = {char: np.finfo(char).min for char in "fd"}
 _TINIEST = {char: np.finfo(char).tiny for char in "fd"}
 _FLOOR: dict[str, Any] = {"f": np.float32(-60), "d": np.float64(-600)}
+_TAME = {"f": 2.0**40, "d": 2.0**400}
 _AT_FLOOR = {char: np.exp(np.full(64, floor))[0] for char, floor in _FLOOR.items()}
 
 
@@ -51,11 +52,19 @@ def exponentials(
 def floored_exp(x: Array, out: Array | None = None) -> Array:
     """``exp``, but never below ``exp(-60)``, in float64 ``exp(-600)``: the BLAS takes ten times as long over denormals.
 
-    Harmless where one of a row's exponentials is at least 1: what each of the others may gain is 1e-26 of that.
+    Harmless where one of a row's exponentials is at least 1, as what each of the others may gain is 1e-26 of that, and
+    no value that a weight multiplies is far larger than others: see :func:`is_tame`.
     """
     result: Array = np.maximum(x, _FLOOR[x.dtype.char], out=out)
     np.exp(result, out=result)
     return result
+
+
+def is_tame(v: Array) -> bool:
+    """Whether values are finite and so small that the floor of :func:`floored_exp` times any of them is nothing."""
+    most = _TAME.get(v.dtype.char, _TAME["f"])
+    high, low = np.maximum.reduce(v, axis=None, initial=0), np.minimum.reduce(v, axis=None, initial=0)
+    return bool(high <= most) and bool(low >= -most)
 
 
 def vanishing_exp(x: Array, out: Array | None = None) -> Array:

@@ -187,6 +187,7 @@ def test_magnitude_multiplies_what_turns():
 
 # ------------------------------------------------------------------------------------------- refusals
 X = np.ones((2, 3, 4, 6))
+THREE = np.array([1.0, 2.0, 3.0])
 REFUSED = [
     ({"x": np.ones(4)}, "rope: x: expected (..., n, d), got (4,)"),
     (
@@ -210,6 +211,40 @@ REFUSED = [
     ({"base": 0}, "rope: base: expected a finite number above 0, got 0"),
     ({"frequencies": [1.0, 0.1]}, "rope: frequencies: expected (dims / 2,) = (3,), got (2,)"),
     ({"frequencies": [1.0, np.inf, 0]}, "rope: frequencies: expected finite numbers, got NaN or inf"),
+    ({"x": [[1, 2], [3]]}, "rope: x: expected an array, got list that NumPy cannot read"),
+    ({"positions": [[0, 1], [2]]}, "rope: positions: expected an array, got list that NumPy cannot read"),
+    ({"frequencies": [[1], [2, 3]]}, "rope: frequencies: expected an array, got list that NumPy cannot read"),
+    ({"base": 10**400}, "rope: base: expected a finite number above 0, got an integer beyond the range of float"),
+    ({"dims": 10**400}, "rope: dims: expected an even number of at most 2**62, got one of 1329 bits"),
+    *(
+        ({"frequencies": frequencies.Frequencies(THREE, magnitude)}, f"rope: frequencies.magnitude: expected {text}")
+        for magnitude, text in [
+            ("a", "a finite number, got str 'a'"),
+            (None, "a finite number, got NoneType None"),
+            (1j, "a finite number, got complex 1j"),
+            ([1.0], "a finite number, got list [1.0]"),
+            (np.ones(3), "a finite number, got ndarray array([1., 1., 1.])"),
+            (10**400, "a finite number, got an integer beyond the range of float"),
+            (np.nan, "a finite number, got nan"),
+        ]
+    ),
+    ({"frequencies": frequencies.Frequencies("a")}, "rope: frequencies: expected real numbers"),
+    (
+        {"x": X.astype(np.float32), "frequencies": frequencies.Frequencies(THREE, 1e39)},
+        "rope: frequencies.magnitude: expected a number that is finite in float32, got 1e+39",
+    ),
+    (
+        {"positions": [0, 1, 2, -8], "frequencies": [1.0, -1e308, 0.0]},
+        "positions and frequencies: expected angles (position times frequency) within float64, got position 8 at 1e+30",
+    ),
+    (
+        {"positions": [0, 2**52], "base": 1e-300, "x": np.ones((2, 128))},
+        "rope: positions and base: expected angles (position times frequency) within float64",
+    ),
+    (
+        {"base": 5e-324, "x": np.ones((4, 64))},
+        "rope: base: expected a number that gives angles above 0 and finite in float64, got 5e-324: angles",
+    ),
 ]
 
 
@@ -237,6 +272,12 @@ def test_what_does_not_fit_is_refused(changed, text):
     given = {"x": X, "positions": range(4), "style": "half", **changed}
     with pytest.raises((ValueError, TypeError), match=re.escape(text)):
         hw.rope(**given)
+    with pytest.raises((ValueError, TypeError), match=re.escape(text.replace("rope: ", "rope_vjp: "))):
+        hw.rope_vjp(**given)
+
+
+def test_an_angle_that_float64_just_holds_turns():
+    assert np.isfinite(hw.rope(np.ones((1, 2)), [8], style="half", frequencies=[2.0**1020])).all()
 
 
 @pytest.mark.parametrize(
@@ -263,3 +304,59 @@ def test_what_does_not_fit_is_refused(changed, text):
 def test_senseless_frequencies_are_refused(call, text):
     with pytest.raises(ValueError, match=re.escape(text)):
         call()
+
+
+HELD = "angles above 0 and finite in float64, got "
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: frequencies.plain(64, base=5e-324), f"plain: base: expected a number that gives {HELD}5e-324"),
+        (lambda: frequencies.linear(64, 2.0, base=5e-324), "linear: base: expected a number that gives"),
+        (lambda: frequencies.linear(4, 1e-320), "linear: base and factor: expected numbers that give"),
+        (lambda: frequencies.linear(4, 1e308, base=1e300), f"{HELD}1e+300 and 1e+308: angles from 1e-308 to 0"),
+        (
+            lambda: frequencies.ntk(4, 1e300),
+            f"ntk: base and factor: expected numbers that give {HELD}10000.0 and 1e+300",
+        ),
+        (lambda: frequencies.ntk(4, 1e-300), f"{HELD}10000.0 and 1e-300: angles from inf to 1"),
+        (lambda: frequencies.ntk(4, 2.0, base=1e308), f"{HELD}1e+308 and 2.0: angles from 1 to 0"),
+        (
+            lambda: frequencies.ntk(4, 1e300, length=9, trained_length=3),
+            f"ntk: base, factor, length and trained_length: expected numbers that give {HELD}10000.0, 1e+300, 9 and 3",
+        ),
+        (lambda: frequencies.yarn(6, 1e300, 64, base=1e300), "yarn: base and factor: expected numbers that give"),
+        (lambda: frequencies.llama3(64, base=5e-324), "llama3: base: expected a number that gives"),
+        (lambda: frequencies.llama3(6, 1e300, base=1e300), "llama3: base and factor: expected numbers that give"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_frequencies_that_float64_does_not_hold_are_refused(call, text):
+    with pytest.raises(ValueError, match=re.escape(text)):
+        call()
+
+
+def test_dynamic_ntk_of_any_factor_begins_at_the_trained_length():
+    for factor in (0.1, 3.7, 1e20, 1e300):
+        same = frequencies.ntk(64, factor, length=2049, trained_length=2049)
+        np.testing.assert_array_equal(same.angles, frequencies.plain(64).angles)
+
+
+def test_borders_of_yarn_beyond_all_pairs():
+    plain = frequencies.plain(8).angles
+    every = {"fast": 1e308, "slow": 5e-324}
+    ramp = np.array([0, 1, 2, 3]) / 7
+    np.testing.assert_allclose(
+        frequencies.yarn(8, 4.0, 64, **every).angles, plain * (1 - ramp) + plain / 4 * ramp, rtol=1e-14
+    )
+    np.testing.assert_array_equal(frequencies.yarn(8, 4.0, 64, fast=5e-324, slow=5e-324).angles, plain)
+    stretched = frequencies.yarn(8, 4.0, 64, fast=1e308, slow=1e308).angles
+    np.testing.assert_allclose(stretched, [plain[0], *plain[1:] / 4], rtol=1e-14)
+
+
+def test_borders_of_llama3_beyond_float64():
+    fast = frequencies.llama3(6, base=1e-300, trained_length=2**62)  # length times angle overflows
+    np.testing.assert_array_equal(fast.angles, frequencies.plain(6, base=1e-300).angles)
+    near = frequencies.llama3(6, low=5e-324, high=1e-323)  # above both
+    np.testing.assert_array_equal(near.angles, frequencies.plain(6, base=500_000.0).angles)

@@ -310,6 +310,27 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "starts that begin late": ({"q_starts": [2, 5]}, ValueError, r"numbers that begin with 0, got 2 first"),
     "no starts": ({"q_starts": np.zeros(0, int)}, ValueError, r"numbers that begin with 0, got no number"),
     "lengths for starts": ({"q_starts": [2, 3]}, ValueError, r"q_starts: expected numbers that begin with 0"),
+    "starts beyond int64": (
+        {"q_starts": np.array([0, 2, 2**64 - 1], np.uint64)},
+        ValueError,
+        r"q_starts: expected tokens_q = 5 as .*, got 18446744073709551615$",
+    ),
+    "starts that fall from beyond int64": (
+        {"q_starts": np.array([0, 2**63, 5], np.uint64)},
+        ValueError,
+        r"numbers that never fall, got 9223372036854775808 before 5 at q_starts\[2\]",
+    ),
+    "starts that begin beyond int64": (
+        {"k_starts": np.array([2**64 - 1, 7, 7], np.uint64)},
+        ValueError,
+        r"k_starts: expected numbers that begin with 0, got 18446744073709551615 first",
+    ),
+    "starts of huge numbers": (
+        {"q_starts": [0, 2, 10**400]},
+        TypeError,
+        r"q_starts: expected integers, got dtype object",
+    ),
+    "starts of unequal rows": ({"k_starts": [[0, 4], [7]]}, TypeError, r"k_starts: expected an array, got list that"),
     "unlike numbers of segments": (
         {"k_starts": [0, 7]},
         ValueError,
@@ -343,6 +364,21 @@ BAD: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
 }
 BAD_PAGES: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "an id too large": ({"paged": ([[0, 6], [5, 0]], [7, 4])}, ValueError, r"ids from 0 to 5 of the 6 blocks .* got 6"),
+    "an id beyond int64": (
+        {"paged": (np.array([[0, 2**64 - 1], [5, 0]], np.uint64), [7, 4])},
+        ValueError,
+        r"ids from 0 to 5 of the 6 blocks .* got 18446744073709551615",
+    ),
+    "a length beyond int64": (
+        {"paged": (PAGES[0], np.array([2**64 - 1, 4], np.uint64))},
+        ValueError,
+        r"0 to 2 blocks of 4 = 8 keys, got 18446744073709551615",
+    ),
+    "a ragged table": (
+        {"paged": ([[0, 1], [5]], [7, 4])},
+        TypeError,
+        r"block_table\): expected an array, got list that",
+    ),
     "a negative id": ({"paged": ([[0, 1], [-1, 0]], [7, 4])}, ValueError, r"block_table\): expected ids .* got -1"),
     "a length too large": ({"paged": (PAGES[0], [9, 4])}, ValueError, r"0 to 2 blocks of 4 = 8 keys, got 9"),
     "a negative length": ({"paged": (PAGES[0], [7, -1])}, ValueError, r"0 to 2 blocks of 4 = 8 keys, got -1"),
@@ -460,6 +496,15 @@ def test_lengths_that_would_not_fit_swapped_blocks_count_keys(
     pool, paged = np.zeros((6, block_size, n_groups, D_K)), ([[0, 1], [5, 4]], lengths)
     with pytest.raises(ValueError, match=r"; k_lengths counts keys, not blocks$"):
         attention_varlen(GOOD["q"], pool, pool, [0, 2, 5], None, paged=paged)
+
+
+def test_what_is_beyond_a_length_may_be_beyond_int64() -> None:
+    rng = np.random.default_rng(9)
+    q, pool = rng.standard_normal((5, H, D_K)), rng.standard_normal(POOL.shape)
+    table, lengths = np.array([[0, 1], [5, 2**64 - 1]], np.uint64), np.array([7, 4], np.uint64)
+    starts = np.array([0, 2, 5], np.uint64)
+    wanted = attention_varlen(q, pool, pool, [0, 2, 5], None, paged=PAGES)
+    assert bits(attention_varlen(q, pool, pool, starts, None, paged=(table, lengths))) == bits(wanted)
 
 
 def test_pages_have_no_gradients() -> None:

@@ -6,6 +6,8 @@ Knows no arrays but these numbers; :func:`headwise.rope` takes them as ``frequen
 from __future__ import annotations  # help() then shows types as they are written
 
 import math
+import sys
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,7 +51,7 @@ def plain(dims: int, *, base: float = 10_000.0) -> Frequencies:
     Raises
     ------
     TypeError, ValueError
-        If ``dims`` is no even number above 0, or ``base`` no finite number above 0.
+        If ``dims`` is no even number above 0, or ``base`` no finite number above 0 that gives such angles too.
 
     References
     ----------
@@ -62,8 +64,9 @@ def plain(dims: int, *, base: float = 10_000.0) -> Frequencies:
     """
     faults = Faults("plain")
     width, base = _width(faults, dims), _above(faults, "base", base)
+    angles = plain_angles(faults, width, base)
     faults.raise_any()
-    return Frequencies(_angles(width, base))
+    return Frequencies(angles)
 
 
 def linear(dims: int, factor: float, *, base: float = 10_000.0) -> Frequencies:
@@ -86,7 +89,7 @@ def linear(dims: int, factor: float, *, base: float = 10_000.0) -> Frequencies:
     Raises
     ------
     TypeError, ValueError
-        If an argument is no number of its range.
+        If an argument is no number of its range, or an angle would be 0 or infinite in float64.
 
     References
     ----------
@@ -99,8 +102,11 @@ def linear(dims: int, factor: float, *, base: float = 10_000.0) -> Frequencies:
     """
     faults = Faults("linear")
     width, base, factor = _width(faults, dims), _above(faults, "base", base), _above(faults, "factor", factor)
+    angles = plain_angles(faults, width, base)
     faults.raise_any()
-    return Frequencies(_angles(width, base) / factor)
+    with np.errstate(all="ignore"):  # what does not fit is refused
+        stretched = angles / factor
+    return _known(faults, stretched, base=base, factor=factor)
 
 
 def ntk(
@@ -128,7 +134,8 @@ def ntk(
     Raises
     ------
     TypeError, ValueError
-        If an argument is no number of its range, or one length is given without the other.
+        If an argument is no number of its range, one length is given without the other, or an angle would be 0 or
+        infinite in float64.
 
     References
     ----------
@@ -141,15 +148,18 @@ def ntk(
     """
     faults = Faults("ntk")
     width, base, factor = _width(faults, dims, 4), _above(faults, "base", base), _above(faults, "factor", factor)
-    stretch = factor
+    stretch, given = factor, {"base": base, "factor": factor}
     if (length is None) != (trained_length is None):
         faults.value("length, trained_length", "both or none", "one of them")
     elif length is not None:
         now = integer(faults, "length", length, 1, "the length of the sequence")
         trained = integer(faults, "trained_length", trained_length, 1, "the length of sequences in training")
-        stretch = factor * max(now, trained) / max(trained, 1) - (factor - 1)
+        stretch = factor * (max(now, trained) - trained) / max(trained, 1) + 1  # exactly 1 up to trained
+        given |= {"length": now, "trained_length": trained}
     faults.raise_any()
-    return Frequencies(_angles(width, base * stretch ** (width / (width - 2))))
+    with np.errstate(all="ignore"):  # what does not fit is refused
+        angles = _angles(width, base * np.float64(stretch) ** (width / (width - 2)))
+    return _known(faults, angles, **given)
 
 
 def yarn(
@@ -188,7 +198,7 @@ def yarn(
     Raises
     ------
     TypeError, ValueError
-        If an argument is no number of its range.
+        If an argument is no number of its range, or an angle would be 0 or infinite in float64.
 
     References
     ----------
@@ -209,17 +219,19 @@ def yarn(
     if not faults.found and fast < slow:
         faults.value("fast", f"at least slow = {slow:g}", f"{fast:g}")
     scale = 0.1 * math.log(max(factor, 1.0)) + 1 if magnitude is None else _above(faults, "magnitude", magnitude)
+    angles = plain_angles(faults, width, base)
     faults.raise_any()
 
     def pair_that_turns(times: float) -> float:
-        return width * math.log(length / (times * _TURN)) / (2 * math.log(base))
+        ratio = max(length / (times * _TURN), sys.float_info.min)  # 0 has no logarithm
+        return min(max(width * math.log(ratio) / (2 * math.log(base)), 0.0), width - 1.0)
 
-    first = max(math.floor(pair_that_turns(fast)), 0)
-    last = min(math.ceil(pair_that_turns(slow)), width - 1)
+    first, last = math.floor(pair_that_turns(fast)), math.ceil(pair_that_turns(slow))
     last_apart = last + 0.001 if first == last else last
     stretched = np.clip((np.arange(width // 2) - first) / (last_apart - first), 0, 1)
-    angles = _angles(width, base)
-    return Frequencies(angles * (1 - stretched) + angles / factor * stretched, scale)
+    with np.errstate(all="ignore"):  # what does not fit is refused
+        mixed = angles * (1 - stretched) + angles / factor * stretched
+    return _known(faults, mixed, scale, base=base, factor=factor)
 
 
 def llama3(
@@ -255,7 +267,7 @@ def llama3(
     Raises
     ------
     TypeError, ValueError
-        If an argument is no number of its range.
+        If an argument is no number of its range, or an angle would be 0 or infinite in float64.
 
     References
     ----------
@@ -272,15 +284,44 @@ def llama3(
     if not faults.found and high <= low:
         faults.value("high", f"above low = {low:g}", f"{high:g}")
     length = integer(faults, "trained_length", trained_length, 1, "the length of sequences in training")
+    angles = plain_angles(faults, width, base)
     faults.raise_any()
-    angles = _angles(width, base)
-    kept = np.clip((length * angles / _TURN - low) / (high - low), 0, 1)
-    return Frequencies(angles / factor * (1 - kept) + angles * kept)
+    with np.errstate(all="ignore"):  # what does not fit is refused
+        kept = np.clip((length * angles / _TURN - low) / (high - low), 0, 1)
+        mixed = angles / factor * (1 - kept) + angles * kept
+    return _known(faults, mixed, base=base, factor=factor)
 
 
 # ------------------------------------------------------------------------------------------- pieces
+def plain_angles(faults: Faults, dims: int, base: float) -> Array:
+    """The angles of the paper, with the fault noted where float64 does not hold them."""
+    with np.errstate(all="ignore"):
+        angles = _angles(dims, base)
+    _check_angles(faults, angles, base=base)
+    return angles
+
+
 def _angles(dims: int, base: float) -> Array:
     return np.asarray(base ** (-np.arange(0, dims, 2, dtype=np.float64) / dims))
+
+
+def _check_angles(faults: Faults, angles: Array, **given: float) -> None:
+    """Note what was given where an angle of it is 0 or infinite."""
+    if not ((angles > 0) & (angles < math.inf)).all():
+        what = "numbers that give" if len(given) > 1 else "a number that gives"
+        got = f"{_listed(map(str, given.values()))}: angles from {angles.max():g} to {angles.min():g}"
+        faults.value(_listed(given), f"{what} angles above 0 and finite in float64", got)
+
+
+def _known(faults: Faults, angles: Array, magnitude: float = 1.0, **given: float) -> Frequencies:
+    _check_angles(faults, angles, **given)
+    faults.raise_any()
+    return Frequencies(angles, magnitude)
+
+
+def _listed(words: Iterable[str]) -> str:
+    *most, last = words
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _width(faults: Faults, dims: Any, low: int = 2) -> int:

@@ -212,7 +212,10 @@ def _heads_fit(n_heads: int, n_groups: int) -> bool:
 
 
 def _integers(faults: Faults, name: str, values: Any, axes: str) -> Array | None:
-    """An array of integers of these axes as int64, or None with the fault noted."""
+    """An array of integers of these axes, in the type it has, or None with the fault noted.
+
+    As int64, numbers of uint64 from 2**63 on would be negative, and errors would say so.
+    """
     given = plain_array(faults, name, values)
     if given is None:
         return None
@@ -227,7 +230,7 @@ def _integers(faults: Faults, name: str, values: Any, axes: str) -> Array | None
     if given.ndim != len([axis for axis in axes.strip("()").split(",") if axis]):
         faults.value(name, axes, words(given.shape))
         return None
-    return given.astype(np.int64)
+    return given
 
 
 def _starts(faults: Faults, name: str, values: Any, tokens: Array | None, letter: str) -> Array | None:
@@ -250,7 +253,8 @@ def _starts(faults: Faults, name: str, values: Any, tokens: Array | None, letter
         return None
     if tokens is not None and starts[-1] != len(tokens):
         faults.value(name, f"{letter} = {len(tokens)} as its last number", str(starts[-1]))
-    return starts
+        return starts
+    return starts.astype(np.int64)
 
 
 def _advise_tokens_first(faults: Faults, arrays: list[Array], ends: list[Array | None]) -> None:
@@ -290,6 +294,7 @@ def _pages(
     if pool is None or len(faults.found) > before:
         return None, None
     _check_blocks(faults, blocks, counts, pool.shape, n_heads)
+    blocks, counts = blocks.astype(np.int64), counts.astype(np.int64)
     return np.append(0, np.cumsum(counts)), blocks
 
 

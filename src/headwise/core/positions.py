@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from headwise.core.frequencies import Frequencies, plain
+from headwise.core.frequencies import Frequencies, plain_angles
 from headwise.core.shapes import (
     Array,
     Fault,
@@ -259,7 +259,8 @@ def rope(
     TypeError
         If an argument is of the wrong kind.
     ValueError
-        If the width is odd, a style is unknown, or positions do not fit.
+        If the width is odd, a style is unknown, positions or frequencies do not fit, or a position times a frequency
+        is beyond float64.
 
     References
     ----------
@@ -391,6 +392,8 @@ def _checked_turn(function: str, x: Any, positions: Any, style: Any, base: Any, 
         if at is not None:
             _check_rows(faults, at, given.shape)
     known = _frequencies(faults, base, frequencies, turning)
+    if at is not None and not faults.found:
+        _check_reach(faults, at, known.angles, "base" if frequencies is None else "frequencies")
     faults.raise_any()
     assert given is not None
     assert at is not None
@@ -399,6 +402,10 @@ def _checked_turn(function: str, x: Any, positions: Any, style: Any, base: Any, 
         angles = angles[..., None, :, :]  # the same for all heads
     dtype = result_dtype(given.dtype)
     computing = computing_dtype(dtype)
+    assert computing is not None  # of a result's type
+    if abs(known.magnitude) > float(np.finfo(computing).max):
+        faults.value("frequencies.magnitude", f"a number that is finite in {computing}", str(known.magnitude))
+        faults.raise_any()
     cos, sin = (_as_dtype(known.magnitude * part, computing) for part in (np.cos(angles), np.sin(angles)))
     return _Turn(given, cos, sin, style, dtype)
 
@@ -439,6 +446,14 @@ def _rows_fit(at: Shape, shape: Shape) -> bool:
     return at[-1] == shape[-2] and broadcasts(at, _rows(shape))
 
 
+def _check_reach(faults: Faults, at: Array, angles: Array, source: str) -> None:
+    """Note positions so far, and pairs so fast, that float64 does not hold the angle."""
+    furthest, fastest = (float(np.abs(x).max(initial=0)) for x in (at, angles))
+    if furthest * fastest == np.inf:
+        got = f"position {furthest:.0f} at {fastest:g} radians per position"
+        faults.value(f"positions and {source}", "angles (position times frequency) within float64", got)
+
+
 def _check_style(faults: Faults, name: str, style: Any) -> None:
     if not isinstance(style, str):
         faults.type(name, "'half' or 'interleaved'", given_as(style))
@@ -465,19 +480,28 @@ def _frequencies(faults: Faults, base: Any, frequencies: Any, turning: int) -> F
         number = real(faults, "base", base, "a finite number above 0")
         if number is not None and not 0 < number < np.inf:
             faults.value("base", "a finite number above 0", str(number))
-        return plain(turning, base=number) if not faults.found and number and turning else Frequencies(np.zeros(0))
-    magnitude = 1.0
+        if faults.found or number is None:
+            return Frequencies(np.zeros(0))
+        return Frequencies(plain_angles(faults, turning, number))
+    magnitude: float | None = 1.0
     if isinstance(frequencies, Frequencies):
-        frequencies, magnitude = frequencies
+        frequencies, magnitude = frequencies.angles, _magnitude(faults, frequencies.magnitude)
     angles = array(faults, "frequencies", frequencies)
-    if angles is None:
+    if angles is None or magnitude is None:
         return Frequencies(np.zeros(0))
     if angles.shape != (turning // 2,) and not faults.found:
         faults.value("frequencies", f"(dims / 2,) = {words((turning // 2,))}", words(angles.shape))
     angles = angles.astype(np.float64)
-    if not np.isfinite(angles).all() or not np.isfinite(magnitude):
+    if not np.isfinite(angles).all():
         faults.value("frequencies", "finite numbers", "NaN or inf")
-    return Frequencies(angles, float(magnitude))
+    return Frequencies(angles, magnitude)
+
+
+def _magnitude(faults: Faults, magnitude: Any) -> float | None:
+    number = real(faults, "frequencies.magnitude", magnitude, "a finite number")
+    if number is not None and not np.isfinite(number):
+        faults.value("frequencies.magnitude", "a finite number", str(number))
+    return number
 
 
 def _as_dtype(x: Array, dtype: Any) -> Array:

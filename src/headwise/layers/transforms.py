@@ -7,6 +7,7 @@ nothing in them.
 
 from __future__ import annotations  # help() then shows types as they are written
 
+import math
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
 
@@ -15,7 +16,18 @@ from numpy.typing import ArrayLike
 
 from headwise.core.frequencies import Frequencies
 from headwise.core.positions import check_rope_options, rope, rope_vjp
-from headwise.core.shapes import Array, Faults, array, brief, computing_dtype, given_as, real, result_dtype, words
+from headwise.core.shapes import (
+    Array,
+    Faults,
+    array,
+    brief,
+    computing_dtype,
+    given_as,
+    gradient_of,
+    real,
+    result_dtype,
+    words,
+)
 
 TransformVjp = Callable[[Array, Array], tuple[Array, Array, dict[str, Array]]]
 
@@ -107,14 +119,16 @@ class _Norm:
     def __call__(self, x: Array) -> Array:
         x, dtype = self._computed(x)
         with np.errstate(all="ignore"):
-            return _as_dtype(x * self._inverse(x) * self.weight.astype(x.dtype), dtype)
+            normed, _, _ = self._normed(x)
+            normed *= self.weight.astype(x.dtype)  # of one more array it would take a third longer
+            return _as_dtype(normed, dtype)
 
     def vjp(self, x: Array) -> tuple[Array, Callable[[Array], tuple[Array, Array]]]:
         x, dtype = self._computed(x)
-        weight, own = self.weight.astype(x.dtype), result_dtype(self.weight.dtype)
+        own = result_dtype(self.weight.dtype)
         with np.errstate(all="ignore"):
-            inverse = self._inverse(x)
-            normed = x * inverse
+            weight = self.weight.astype(x.dtype)
+            normed, inverse, scale = self._normed(x)
 
         def back(d_out: Array) -> tuple[Array, Array]:
             with np.errstate(all="ignore"):
@@ -122,6 +136,8 @@ class _Norm:
                 d_normed = given * weight
                 along = np.einsum("...d,...d->...", d_normed, normed)[..., None] / x.shape[-1]
                 d_x, d_weight = inverse * (d_normed - normed * along), given * normed
+                if scale is not None:
+                    d_x = d_x / scale
                 if not np.isfinite(normed).all():  # a row that nobody sees: not 0 * nan
                     seen = (given != 0).any(axis=-1, keepdims=True)
                     d_x, d_weight = np.where(seen, d_x, 0), np.where(seen, d_weight, 0)
@@ -133,13 +149,30 @@ class _Norm:
 
     def _computed(self, x: Array) -> tuple[Array, Any]:
         """x in the computing type, and the type of the result."""
-        dtype = result_dtype(np.asarray(x).dtype)
+        dtype = result_dtype(x.dtype)
         return np.asarray(x, computing_dtype(dtype)), dtype
 
-    def _inverse(self, x: Array) -> Array:
-        squares = np.einsum("...d,...d->...", x, x)[..., None] / x.shape[-1]
-        inverse: Array = 1 / np.sqrt(squares + x.dtype.type(self.eps))
-        return inverse
+    def _normed(self, x: Array) -> tuple[Array, Array, Array | None]:
+        """x without the weight; 1 / root mean square of each row of x / scale; that scale, None where all are 1."""
+        squares = np.einsum("...d,...d->...", x, x)[..., None] / x.shape[-1] + x.dtype.type(self.eps)
+        inverse, limits = 1 / np.sqrt(squares), np.finfo(x.dtype)
+        odd = ~((squares >= limits.tiny) & (squares <= limits.max))[..., 0]  # digits lost, overflowed, 0 or NaN
+        if not odd.any():
+            return x * inverse, inverse, None
+        scale = np.ones(inverse.shape)
+        scale[odd], inverse[odd] = self._scaled(x[odd].astype(np.float64))
+        return (x / scale * inverse).astype(x.dtype, copy=False), inverse, scale
+
+    def _scaled(self, rows: Array) -> tuple[Array, Array]:
+        """A power of two near the largest entry of each row (n, d), and 1 / root mean square of the row divided by it.
+
+        Near sqrt(eps), where that is larger; 1 for a row with NaN or inf.
+        """
+        largest = np.maximum(np.abs(rows).max(axis=-1, keepdims=True, initial=0), math.sqrt(self.eps))
+        largest = np.where(largest < np.inf, largest, 1)
+        scale = np.ldexp(1.0, np.frexp(largest)[1] - 1)
+        squares = np.square(rows / scale).mean(axis=-1, keepdims=True) + self.eps / scale / scale
+        return scale, 1 / np.sqrt(squares)
 
 
 class _QKNorm:
@@ -149,26 +182,37 @@ class _QKNorm:
         self.q_norm, self.k_norm = q_norm, k_norm
 
     def __call__(self, q: Array, k: Array, q_positions: Array, k_positions: Array) -> tuple[Array, Array]:
-        self._check(q, k)
+        q, k = self._checked(q, k)
         return self.q_norm(q), self.k_norm(k)
 
     def vjp(self, q: Array, k: Array, q_positions: Array, k_positions: Array) -> tuple[Array, Array, TransformVjp]:
-        self._check(q, k)
+        q, k = self._checked(q, k)
+        shapes = q.shape, k.shape
         q, q_vjp = self.q_norm.vjp(q)
         k, k_vjp = self.k_norm.vjp(k)
 
         def back(d_q: Array, d_k: Array) -> tuple[Array, Array, dict[str, Array]]:
-            (d_q, d_q_weight), (d_k, d_k_weight) = q_vjp(d_q), k_vjp(d_k)
+            faults = Faults("qk_norm's vjp")
+            of_q = gradient_of(faults, "d_q", d_q, "q", shapes[0])
+            of_k = gradient_of(faults, "d_k", d_k, "k", shapes[1])
+            faults.raise_any()
+            assert of_q is not None
+            assert of_k is not None  # its absence is a fault
+            (d_q, d_q_weight), (d_k, d_k_weight) = q_vjp(of_q), k_vjp(of_k)
             return d_q, d_k, {"q_weight": d_q_weight, "k_weight": d_k_weight}
 
         return q, k, back
 
-    def _check(self, q: Array, k: Array) -> None:
+    def _checked(self, q: Any, k: Any) -> tuple[Array, Array]:
         faults = Faults("qk_norm")
-        for name, x, norm in (("q_weight", q, self.q_norm), ("k_weight", k, self.k_norm)):
-            if norm.weight.shape != x.shape[-1:]:
+        of_q, of_k = array(faults, "q", q), array(faults, "k", k)
+        for name, x, norm in (("q_weight", of_q, self.q_norm), ("k_weight", of_k, self.k_norm)):
+            if x is not None and norm.weight.shape != x.shape[-1:]:
                 faults.value(name, f"(d_head,) = {words(x.shape[-1:])}", words(norm.weight.shape))
         faults.raise_any()
+        assert of_q is not None
+        assert of_k is not None  # its absence is a fault
+        return of_q, of_k
 
     def __repr__(self) -> str:
         weights = f"{brief(self.q_norm.weight)}, {brief(self.k_norm.weight)}"
@@ -188,13 +232,14 @@ def qk_norm(q_weight: ArrayLike, k_weight: ArrayLike, eps: float = 1e-6) -> Tran
     Returns
     -------
     Transform
-        ``x / sqrt(mean(x^2) + eps) * weight``. Its vjp gives the gradients of both weights, as ``q_weight`` and
-        ``k_weight``.
+        ``x / sqrt(mean(x^2) + eps) * weight``, also where x^2 does not fit the float type. Its vjp gives the gradients
+        of both weights, as ``q_weight`` and ``k_weight``.
 
     Raises
     ------
     TypeError, ValueError
-        If a weight is not one row of real numbers, or ``eps`` no finite number of at least 0.
+        If a weight is not one row of real numbers, or ``eps`` no finite number of at least 0; the transform, if heads
+        are not as wide as their weight, and its vjp, if gradients do not fit.
 
     References
     ----------

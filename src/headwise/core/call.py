@@ -11,9 +11,20 @@ import numpy as np
 
 from headwise.core.dropout import Keep
 from headwise.core.grid import Grid
-from headwise.core.paths import PATHS, Path
+from headwise.core.paths import Path
 from headwise.core.positions import Alibi
 from headwise.core.shapes import Array, Problem, Shape
+
+
+class _Scales(dict[Path, tuple[Any, Any]]):
+    """What `_scales` says of each path, once it is asked for."""
+
+    def __init__(self, p: Problem, product: Any) -> None:
+        self.p, self.product = p, product
+
+    def __missing__(self, path: Path) -> tuple[Any, Any]:
+        self[path] = made = _scales(self.p, path, self.product)
+        return made
 
 
 class Call:
@@ -30,7 +41,7 @@ class Call:
         steepest = p.bias.steepest(p.scores) if isinstance(p.bias, Alibi) else np.inf
         self.may_hide = not steepest < float(np.finfo(p.computing).max)
         self.keys_first = self.bias is None  # a dense bias would be read across its rows
-        self.scales = {path: _scales(p, path, grid.product) for path in PATHS}
+        self.scales = _Scales(p, grid.product)
 
     def cap(self, scores: Array, unit: float, tanh: Array | None = None) -> None:
         """Softcap, in place: ``c tanh(s / c)``, in this unit; the ``tanh`` is kept where there is room for it."""

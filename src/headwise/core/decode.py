@@ -113,11 +113,11 @@ class FewQueries(Call):
 
     def _suspicious(self, whole: Partial) -> Array:
         """Which places are not finite, or raw and of a size at which something may have been lost."""
-        wrong: Array = ~_is_sound(whole)
-        raw = np.zeros(len(wrong), bool)
+        raw = np.zeros(len(whole.total), bool)
         for piece in self.pieces:
             raw[piece.places] = piece.path is RAW
-        if raw.any():
+        wrong: Array = np.zeros(len(raw), bool) if raw.all() else ~_is_sound(whole)
+        if raw.any():  # what is not finite shows in these checks too
             n_q, r = self.p.scores[-2], self.grid.stacking.n_grouped
             lost: Array = out_of_range(whole.total.reshape(-1, r, 1, n_q), lambda: np.ones((1, n_q), bool))
             out = divided(whole)
@@ -237,9 +237,8 @@ def attend(grid: Grid, p: Problem, keep: Keep | None, out: Array, lse: Array | N
     whole = call.run(progress)
     with np.errstate(all="ignore"):
         if call.sinks is not None:
-            sinks = np.repeat(
-                call.sinks.reshape(len(whole.total), grid.stacking.n_grouped), p.scores[-2], axis=-1
-            )  # (places, r n_q)
+            each = call.sinks.reshape(len(whole.total), grid.stacking.n_grouped)
+            sinks = np.repeat(each, p.scores[-2], axis=-1)  # (places, r n_q)
             absorb(whole, Partial(np.zeros((), p.computing), (sinks > -np.inf).astype(p.computing), sinks))
         if lse is not None:
             lse[...] = log_total(whole).reshape(lse.shape)

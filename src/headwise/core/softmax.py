@@ -353,6 +353,8 @@ def merge_along(parts: Partial) -> Partial:
     [[8.]]
     """
     seen = np.where(parts.total == 0, -np.inf, parts.peak)
+    if len(seen) == 1:
+        return Partial(parts.acc[0], parts.total[0], seen[0])
     peak = np.maximum.reduce(seen)
     scales = np.exp(seen - np.where(peak == -np.inf, 0, peak))
     each = np.multiply(parts.acc, scales[..., None], out=parts.acc), parts.total * scales

@@ -51,3 +51,27 @@ def test_a_deep_model_served_is_one_run(capsys: pytest.CaptureFixture[str]) -> N
     assert caches == "caches: 0.1 MiB, 1 KiB a token"
     far, size = (float(number) for number in furthest.rpartition(": ")[2].split(" of "))
     assert far < 4 * 64 * np.finfo(np.float32).eps * size
+
+
+def test_a_batch_served_is_each_item_alone(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(FOLDER / "serve_batch.py"), run_name="__main__")
+    lines = [line.rsplit(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
+    assert [what.strip() for what, _ in lines] == ["chunks and steps", "two tokens anew", "other beams", "in a window"]
+    assert all(float(far) < 1e-12 for _, far in lines)
+
+
+@pytest.mark.parametrize(
+    ("served", "broken"),
+    [
+        ("reset(padding=PADDING)", "reset()"),
+        ("cache.lengths - 2", "cache.lengths - 3"),
+        ("cache.reorder(BEAMS)", "cache.reorder(BEAMS[::-1])"),
+        ("window=WINDOW) for", "window=WINDOW - 1) for"),
+        ("causal=True", "causal=cache is None"),
+    ],
+)
+def test_a_batch_served_wrongly_is_noticed(capsys: pytest.CaptureFixture[str], served: str, broken: str) -> None:
+    text = (FOLDER / "serve_batch.py").read_text()
+    assert text.count(served) == 1
+    exec(compile(text.replace(served, broken), "serve_batch.py", "exec"), {"__name__": "__main__"})
+    assert max(float(line.split()[-1]) for line in capsys.readouterr().out.splitlines()) > 1e-3

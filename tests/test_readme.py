@@ -9,6 +9,7 @@ import pytest
 
 import headwise as hw
 from headwise import cli
+from headwise.check.checks import EXERCISES
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -30,6 +31,12 @@ def test_an_example_prints_what_is_shown(capsys, example):
 @pytest.mark.parametrize("call", ["hw.attention_steps(", "hw.attention(", "layer.vjp(", "check_vjp(", "grade("])
 def test_there_is_an_example_of(call):
     assert any(call in example for example in blocks("python"))
+
+
+def test_every_exercise_that_is_graded_is_named():
+    (said,) = re.findall(r"^Graded are .*?;", README, re.S | re.M)
+    for name, asked in EXERCISES.items():
+        assert f"`{name if name == 'single_sequence' else asked.split('(')[0]}`" in said, name
 
 
 def test_no_example_says_how_long_it_takes():

@@ -62,14 +62,17 @@ def test_the_cases_of_serving_are_those_that_were_promised() -> None:
     assert found == cases.select(SERVING) == [case for case in CASES if case.table == "serving"]
     assert cases.whole_groups(found) == SERVING
     assert {case.family for case in found} == {"serving"}
-    assert {case.name: (case.what, case.shape, dict(case.peers)) for case in found[3:]} == {
+    decode, others = ([case for case in found if (case.group == "decode") == decoding] for decoding in (True, False))
+    aims = [(case.shape[0], case.keys, case.kv_heads, case.peers.get("torch")) for case in decode]
+    assert aims == [(1, 512, 8, None), (1, 4096, 8, 2.0), (1, 32_768, 8, 2.5), (8, 4096, 8, 1.6)]
+    assert {case.name: (case.what, case.shape, dict(case.peers)) for case in others} == {
         "prefill-2048": ("prefill", (1, 32, 256, 128), {"torch": 0.95}),
         "layer-8x512x768": ("layer", (8, 12, 512, 64), {"torch": 1.3}),
         "layer-weights-8x512x768": ("layer-weights", (8, 12, 512, 64), {"torch": 1.3}),
         "packed-64x1024": ("packed", (64, 8, 1024, 64), {"torch": 1.5}),
     }
-    assert all((case.causal, case.dtype, case.timed) == (True, "float32", "forward") for case in found[3:])
-    assert (found[3].keys, found[3].kv_heads) == (2048, 8)
+    assert all((case.causal, case.dtype, case.timed) == (True, "float32", "forward") for case in others)
+    assert (others[0].keys, others[0].kv_heads) == (2048, 8)
 
 
 def test_every_workload_is_a_row_and_is_said_in_words() -> None:

@@ -105,7 +105,9 @@ def _naive(case: Case, inputs: Inputs, threads: int) -> Run:
         raise UnsupportedError("its gradients are measured without dropout")
     q, k, v = inputs[:3]
     seen, bias, rng = dense_mask(case, inputs, causal=True), dense_bias(case, inputs), np.random.default_rng(0)
-    scale, group = 1 / math.sqrt(q.shape[-1]), q.shape[1] // k.shape[1]
+    scale, group, shape = 1 / math.sqrt(q.shape[-1]), q.shape[1] // k.shape[1], q.shape
+    if group > 1 and seen is None and bias is None:  # its queries side by side: k and v need not be repeated
+        q, group = q.reshape(*k.shape[:2], -1, shape[-1]), 1
 
     def attend() -> tuple[Array, Array]:
         keys, values = (np.repeat(x, group, axis=1) if group > 1 else x for x in (k, v))
@@ -118,7 +120,7 @@ def _naive(case: Case, inputs: Inputs, threads: int) -> Run:
         weights /= weights.sum(axis=-1, keepdims=True)
         if case.dropout:
             weights *= (rng.random(weights.shape, np.float32) >= case.dropout) / np.float32(1 - case.dropout)
-        return weights, np.asarray(weights @ values)
+        return weights, np.asarray(weights @ values).reshape(*shape[:-1], -1)
 
     return (lambda: attend()[1]) if case.timed == "forward" else gradients.naive(case, inputs, attend)
 

@@ -163,8 +163,10 @@ class Walk:
         if self.rng.random() < 0.5 and (self.given >= self.padding).all():
             self.append(*self.noise(int(self.rng.integers(1, longest + 1))))
             self.cache.truncate(tokens)
-        if self.rng.random() < 0.3 and self.plan.window is None:
+        if self.rng.random() < 0.3:
             kept = self.rng.integers(0, tokens + 1)
+            if self.plan.window:  # what the next token sees may have left the slots, unless there is nothing to see
+                kept = np.where(kept < tokens, 0, tokens)
             self.cache.truncate(kept)
             self.given = np.minimum(self.given, self.padding + kept)
         if self.rng.random() < 0.5:

@@ -193,87 +193,107 @@ LAYER_GRADIENTS = {
 FAULTS |= {name: [*row, BY_DIFFERENCES] for name, row in LAYER_GRADIENTS.items()}
 
 CACHE, CACHE_JUDGE = "layers/cache.py", "test_cache.py"
-HELD = "held = np.minimum(self._held, kept + self._padding - self._dropped)"
-UNEVEN = "self._held[items] + rows"
+CACHE_STATE, CACHE_CHECKS = "layers/cache_state.py", "layers/cache_checks.py"
+CACHE_MODEL, CACHE_INTERRUPTS = "test_cache_model.py", "test_cache_interrupts.py"
+BEFORE = "before: Array = self.held + self.unstored - n_q"
+NEXT = "position: Array = self.held + self.dropped - self.padding"
+KEPT_ROWS = "rows = np.minimum(self.held + self.dropped, self.padding + kept)"
+REORDERED = "(x[source] for x in (self.padding, self.held, self.dropped, self.unstored))"
+IN_PLACE = "for b in moved: self._k[b], self._v[b] = self._k[source[b]], self._v[source[b]]"
+UNEVEN = "state.held[items] + rows"
 CACHE_FAULTS = {
     "positions begin anew at 0": [
         (CACHE, "first[:, None] + np.arange(count)", "0 * first[:, None] + np.arange(count)")
     ],
-    "positions of padding counted": [
-        (CACHE, "self._held + self._dropped - self._padding", "self._held + self._dropped")
-    ],
-    "positions of what a window dropped forgotten": [
-        (CACHE, "self._held + self._dropped - self._padding", "self._held - self._padding")
-    ],
+    "positions of padding counted": [(CACHE_STATE, NEXT, NEXT.replace(" - self.padding", ""))],
+    "positions of what a window dropped forgotten": [(CACHE_STATE, NEXT, NEXT.replace(" + self.dropped", ""))],
     "a window one key too short": [
         (CACHE, "masks.window(self.window, 0", "masks.window(self.window and self.window - 1, 0")
     ],
-    "a ring off by one": [
-        (CACHE, "slice(self._n - self.window, self._n)", "slice(self._n - self.window - 1, self._n - 1)")
-    ],
+    "a ring off by one": [(CACHE, "slice(state.n - window, state.n)", "slice(state.n - window - 1, state.n - 1)")],
     "a ring off by one where items are uneven": [
         (CACHE, "storage[items, :, slots + gone[items]]", "storage[items, :, np.maximum(slots + gone[items] - 1, 0)]")
     ],
     "a ring that drops one key too early": [
         (
             CACHE,
-            "np.maximum(self._held - self.window, 0)",
-            "np.minimum(np.maximum(self._held - self.window, 0) + 1, self._held)",
+            "np.maximum(state.held - window, 0)",
+            "np.minimum(np.maximum(state.held - window, 0) + 1, state.held)",
         )
     ],
     "a ring that is not turned": [
-        (CACHE, "self._n + n > self.capacity:\n            k, v", "False:\n            k, v")
+        (CACHE, "state.n + n > self.capacity:\n            k, v", "False:\n            k, v")
     ],
     "rows of the cache read after they moved": [(CACHE, "k, v = k.copy(), v.copy()", "pass")],
-    "stale rows after truncate": [(CACHE, HELD, "held = self._held")],
+    "stale rows after truncate": [(CACHE_STATE, KEPT_ROWS, "rows = self.held + self.dropped")],
     "stale rows after truncate in the mask": [
         (
             CACHE,
-            "        self._rows = int((held - seen).min())\n        self._settle()\n",
-            "        self._rows = int((held - seen).min())\n",
+            "self._state = state.truncated(kept, self.window)",
+            "self._state = state.truncated(kept, self.window)._replace(n=state.n, level=state.level)",
         )
     ],
     "stale rows after reset": [
-        (CACHE, "        self._begin(announced)\n\n    def copy", "        self._padding = announced\n\n    def copy")
+        (
+            CACHE,
+            "        self._state = State.empty(announced)\n\n    def copy",
+            "        self._state = self._settled()._replace(padding=announced)\n\n    def copy",
+        )
     ],
-    "truncate forgets padding": [(CACHE, "kept + self._padding - self._dropped)", "kept - self._dropped)")],
-    "truncate beyond what a window holds": [(CACHE, "if not faults.found and (held < seen).any():", "if False:")],
-    "per-item offset forgotten": [(CACHE, "None if self._level else self._before(count)", "None")],
-    "one offset for all items": [
-        (CACHE, "before: Array = self._held + self._unstored - n_q", "before: Array = self._n + 0 * self._held - n_q")
+    "truncate forgets padding": [(CACHE_STATE, KEPT_ROWS, KEPT_ROWS.replace("self.padding + kept", "kept"))],
+    "truncate beyond what a window holds": [
+        (CACHE_CHECKS, "if (np.maximum(kept - first, 0) < np.minimum(window, kept)).any():", "if False:")
     ],
-    "queries where the item's last rows are": [
-        (CACHE, "before: Array = self._held + self._unstored - n_q", "before: Array = self._held - n_q")
+    "truncate to nothing refused": [
+        (CACHE_CHECKS, "(np.maximum(kept - first, 0) < np.minimum(window, kept))", "(kept - first < window)"),
+        CACHE_MODEL,
     ],
-    "new rows after the fullest item's": [(CACHE, UNEVEN, "self._n + rows")],
+    "truncate that forgets where a window was": [
+        (CACHE_STATE, "dropped = np.minimum(self.dropped, rows)", "dropped = self.dropped"),
+        CACHE_MODEL,
+    ],
+    "padding for tokens without a slot": [
+        (CACHE_CHECKS, "if state.n or state.tokens.any():", "if state.n:"),
+        CACHE_MODEL,
+    ],
+    "keys that a query misses after truncate": [
+        (CACHE_STATE, "int((held - seen).min()))", "int(held.min()))"),
+        CACHE_JUDGE,
+    ],
+    "per-item offset forgotten": [(CACHE, "None if state.level else state.before(count)", "None")],
+    "one offset for all items": [(CACHE_STATE, BEFORE, "before: Array = self.n + 0 * self.held - n_q")],
+    "queries where the item's last rows are": [(CACHE_STATE, BEFORE, "before: Array = self.held - n_q")],
+    "new rows after the fullest item's": [(CACHE, UNEVEN, "state.n + rows")],
     "rows beyond an item's own kept": [(CACHE, "np.arange(n) < kept[:, None]", "np.arange(n) < n + 0 * kept[:, None]")],
-    "slots beyond an item's own seen": [(CACHE, "parts.append(masks.lengths(self._held))", "pass")],
-    "padding seen": [(CACHE, "        if self._hides:\n", "        if False:\n")],
-    "a full cache overwritten": [(CACHE, "if int(after.max()) > self.capacity:", "if False:")],
+    "slots beyond an item's own seen": [(CACHE, "parts.append(masks.lengths(state.held))", "pass")],
+    "padding seen": [(CACHE, "        if state.hides:\n", "        if False:\n")],
+    "a full cache overwritten": [(CACHE_CHECKS, "if int(after.max()) > capacity:", "if False:")],
     "changed before it is refused": [
         (
             CACHE,
-            "        self._check_room(faults, n, own)\n",
-            "        self._dropped = self._dropped + 1\n        self._check_room(faults, n, own)\n",
+            "        check_room(faults, state,",
+            "        self._state = state._replace(dropped=state.dropped + 1)\n        check_room(faults, state,",
         )
     ],
     "beams without their keys": [
         (
             CACHE,
-            "for storage in (self._k, self._v):\n            storage[moved",
-            "for storage in (self._v,):\n            storage[moved",
+            "[storage[source[moved], :, : state.n] for storage in (self._k, self._v)]",
+            "[self._k[moved, :, : state.n], self._v[source[moved], :, : state.n]]",
         )
     ],
     "beams in place, one after another": [
         (
             CACHE,
-            "storage[moved, :, : self._n] = storage[source[moved], :, : self._n]",
-            "[storage.__setitem__(b, storage[source[b]]) for b in moved]",
+            "        copies = [storage[source[moved], :",
+            f"        {IN_PLACE}\n        copies = [storage[moved, :",
         )
     ],
-    "beams without their lengths": [(CACHE, "self._held[source], self._dropped[source]", "self._held, self._dropped")],
+    "beams without their lengths": [
+        (CACHE_STATE, REORDERED, "(self.padding[source], self.held, self.dropped, self.unstored[source])")
+    ],
     "beams without their padding": [
-        (CACHE, "self._padding[source], self._unstored[source]", "self._padding, self._unstored")
+        (CACHE_STATE, REORDERED, "(self.padding, self.held[source], self.dropped[source], self.unstored)")
     ],
     "a copy that shares its slots": [
         (
@@ -283,7 +303,49 @@ CACHE_FAULTS = {
         )
     ],
 }
-FAULTS |= {name: [*row, CACHE_JUDGE] for name, row in CACHE_FAULTS.items()}
+MOVED = "self._state = Move(k, v, to, after)\n        return self._settled()"
+WRITTEN = "            self._k[state.to], self._v[state.to] = state.k, state.v\n"
+INTERRUPTED = {
+    "rows noted before they are written": [
+        (
+            CACHE,
+            '        with np.errstate(all="ignore"):  # what is too large',
+            (
+                "        self._state = state.appended(n, own)\n"
+                '        with np.errstate(all="ignore"):  # what is too large'
+            ),
+        )
+    ],
+    "a move that is not noted before it begins": [
+        (
+            CACHE,
+            MOVED,
+            "self._k[to], self._v[to] = k, v\n        self._state = after\n        return after",
+        )
+    ],
+    "a move that is noted as done before it is": [
+        (
+            CACHE,
+            f"{WRITTEN}            self._state = state = state.after\n",
+            f"            self._state = state.after\n{WRITTEN}            state = state.after\n",
+        )
+    ],
+    "a move that is never done once more": [(CACHE, WRITTEN, "            pass\n")],
+    "padding noted before its rows": [
+        (
+            CACHE,
+            "            state = State.empty(announced)\n        if",
+            "            self._state = state = State.empty(announced)\n        if",
+        )
+    ],
+    "a layer that leaves its rows in the cache": [(FORWARD, "        take_back()\n", "")],
+    "a layer that takes its rows back from errors alone": [(FORWARD, "except BaseException:", "except Exception:")],
+    "rows taken back, and a window with them": [
+        (CACHE_STATE, "return before.slid(gone) if gone.any() else before", "return before")
+    ],
+}
+CACHE_FAULTS |= {name: [*row, CACHE_INTERRUPTS] for name, row in INTERRUPTED.items()}
+FAULTS |= {name: row if isinstance(row[-1], str) else [*row, CACHE_JUDGE] for name, row in CACHE_FAULTS.items()}
 
 STEPS = "self.steps = self.grid.steps(self.lead, task.rows, path.backwards)"
 SINKS = "(sinks > -np.inf).astype(p.computing)"
@@ -823,7 +885,18 @@ def copied(tmp_path):
 
 def test_without_a_fault_the_copy_is_green_and_is_what_runs(copied):
     code, text = judge(
-        copied, [*JUDGES, ENGINE_JUDGE, GRADIENTS_JUDGE, BY_DIFFERENCES, CACHE_JUDGE, VARLEN_JUDGE, *LAYER_JUDGES]
+        copied,
+        [
+            *JUDGES,
+            ENGINE_JUDGE,
+            GRADIENTS_JUDGE,
+            BY_DIFFERENCES,
+            CACHE_JUDGE,
+            CACHE_MODEL,
+            CACHE_INTERRUPTS,
+            VARLEN_JUDGE,
+            *LAYER_JUDGES,
+        ],
     )
     assert code == 0, text
     (copied / "__init__.py").write_text("raise RuntimeError('the copy is imported')\n")

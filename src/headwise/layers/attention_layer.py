@@ -73,7 +73,7 @@ class MultiHeadAttention:
     """A layer of attention: projections into heads, a transform of queries and keys, attention, and a projection back.
 
     It holds its weights and nothing else. Calling it changes nothing in it: it may be used from many threads, pickled
-    and copied.
+    and copied. A call that fails or is interrupted takes the rows back that it appended to a ``KVCache``.
 
     Parameters
     ----------

@@ -8,7 +8,8 @@ from __future__ import annotations  # help() then shows ArrayLike as it is writt
 
 import copy
 import operator
-from functools import reduce
+from collections.abc import Callable
+from functools import partial, reduce
 from math import prod
 from typing import Any
 
@@ -17,21 +18,18 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from headwise.core import masks
 from headwise.core.masks import Mask
-from headwise.core.shapes import (
-    Array,
-    Faults,
-    array,
-    brief,
-    computing_dtype,
-    flag,
-    given_as,
-    install_remedy,
-    integer,
-    item_integers,
-    words,
+from headwise.core.shapes import Array, Faults, brief, flag, integer, words
+from headwise.layers.cache_checks import (
+    MOST,
+    check_kept,
+    check_room,
+    checked_padding,
+    checked_queries,
+    checked_rows,
+    float_type,
+    per_item,
 )
-
-_MOST = 2**40  # of each size; more would not fit any memory
+from headwise.layers.cache_state import Move, State
 
 
 class KVCache:
@@ -39,7 +37,8 @@ class KVCache:
 
     Every item holds its rows in slots side by side, left padding first. An item may hold more than another. All memory
     is taken at once, but the system hands it out only as slots are filled. Methods change the cache: it is not for
-    several threads at a time.
+    several threads at a time. One that is interrupted, or lacks memory, leaves the cache as it was or as it was to
+    become; where append makes room in a window, older keys, which no later query sees, may have been dropped already.
 
     Parameters
     ----------
@@ -103,12 +102,12 @@ class KVCache:
         window: int | None = None,
     ) -> None:
         faults = Faults("KVCache")
-        self.batch = integer(faults, "batch", batch, 1, "a number of items", most=_MOST)
-        self.n_kv_heads = integer(faults, "n_kv_heads", n_kv_heads, 1, "a number of heads", most=_MOST)
-        self.capacity = integer(faults, "capacity", capacity, 1, "a number of slots", most=_MOST)
-        self.d_k = integer(faults, "d_k", d_k, 1, "the width of a key", most=_MOST)
-        self.d_v = self.d_k if d_v is None else integer(faults, "d_v", d_v, 1, "the width of a value", most=_MOST)
-        self.dtype = _float_type(faults, dtype)
+        self.batch = integer(faults, "batch", batch, 1, "a number of items", most=MOST)
+        self.n_kv_heads = integer(faults, "n_kv_heads", n_kv_heads, 1, "a number of heads", most=MOST)
+        self.capacity = integer(faults, "capacity", capacity, 1, "a number of slots", most=MOST)
+        self.d_k = integer(faults, "d_k", d_k, 1, "the width of a key", most=MOST)
+        self.d_v = self.d_k if d_v is None else integer(faults, "d_v", d_v, 1, "the width of a value", most=MOST)
+        self.dtype = float_type(faults, dtype)
         what = "None (all keys) or a number of keys"
         self.window = None if window is None else integer(faults, "window", window, 0, what)
         if self.window is not None and not faults.found and self.capacity <= self.window:
@@ -119,61 +118,48 @@ class KVCache:
             faults.value("capacity", "sizes whose product is at most 2**56", words(sizes))
         faults.raise_any()
         self._k, self._v = self._storage(self.d_k), self._storage(self.d_v)
-        self._begin(np.zeros(self.batch, np.int64))
+        self._state: State | Move = State.empty(np.zeros(self.batch, np.int64))
 
     def _storage(self, width: int) -> Array:
         return np.zeros((self.batch, self.n_kv_heads, self.capacity, width), self.dtype)
 
-    # State: arrays (B,) that are replaced, never written to, so that copies may share them.
-    def _begin(self, padding: Array) -> None:
-        self._padding = padding  # announced left padding, whether or not its rows have come
-        self._held = np.zeros(self.batch, np.int64)  # slots
-        self._dropped = self._held  # rows that left a window's slots
-        self._unstored = self._held  # rows given last that were not kept, at the end of their chunk
-        self._rows = 0  # how many rows, the last ones, stand side by side in all items, and see all that they may
-        self._settle()
-
-    def _settle(self) -> None:
-        """Note what is asked of every token: how many slots the fullest item holds, and whether all are alike."""
-        self._n = int(self._held.max())
-        self._level = int(self._held.min()) == self._n and not self._unstored.any()
-        self._hides = bool((self._padding > self._dropped).any())
+    def _settled(self) -> State:
+        """What is noted of the slots; a move of rows that was interrupted is done once more first."""
+        state = self._state
+        if isinstance(state, Move):
+            self._k[state.to], self._v[state.to] = state.k, state.v
+            self._state = state = state.after
+        return state
 
     # ------------------------------------------------------------------------------------- what is held
     @property
     def k(self) -> Array:
         """The keys held, (B, G, n, d_k): a read-only view; n is the number of slots of the fullest item."""
-        return _read_only(self._k[:, :, : self._n])
+        return _read_only(self._k[:, :, : self._settled().n])
 
     @property
     def v(self) -> Array:
         """The values held, (B, G, n, d_v): a read-only view; n is the number of slots of the fullest item."""
-        return _read_only(self._v[:, :, : self._n])
+        return _read_only(self._v[:, :, : self._settled().n])
 
     @property
     def lengths(self) -> Array:
         """The number of tokens of each item, (B,): not padding, but those that a window dropped. A read-only copy."""
-        return _read_only(np.maximum(self._next, 0))
+        return _read_only(self._settled().tokens)
 
     @property
     def padding(self) -> Array:
         """The number of rows of left padding of each item, (B,): a read-only copy."""
-        return _read_only(self._padding.copy())
+        return _read_only(self._settled().padding.copy())
 
     @property
     def nbytes(self) -> int:
         """The bytes of all slots, filled or not."""
         return self._k.nbytes + self._v.nbytes
 
-    @property
-    def _next(self) -> Array:
-        """The position of each item's next row, (B,): below 0 where padding is still to come."""
-        position: Array = self._held + self._dropped - self._padding
-        return position
-
     def __len__(self) -> int:
         """The number of slots that the fullest item holds."""
-        return self._n
+        return self._settled().n
 
     def __bool__(self) -> bool:
         return True  # an empty cache is one all the same: `cache or KVCache(...)` does not replace it
@@ -208,8 +194,9 @@ class KVCache:
          [0 0 0 1]]
         """
         faults = Faults("KVCache.next_positions")
-        count = integer(faults, "n", n, 0, "a number of rows", most=_MOST)
-        first = self._next if padding is None else -self._checked_padding(faults, padding)
+        count = integer(faults, "n", n, 0, "a number of rows", most=MOST)
+        state = self._settled()
+        first = state.next if padding is None else -checked_padding(faults, padding, state)
         faults.raise_any()
         return np.maximum(first[:, None] + np.arange(count), 0)
 
@@ -252,53 +239,53 @@ class KVCache:
         >>> print(cache.lengths, cache.k.shape)
         [4 2] (2, 1, 4, 1)
         """
-        faults = Faults("KVCache.append")
-        k, v = self._checked_rows(faults, k, v)
+        faults, state = Faults("KVCache.append"), self._settled()
+        k, v = checked_rows(faults, k, v, (self.batch, self.n_kv_heads), (self.d_k, self.d_v))
         faults.raise_any()
         n = k.shape[2]
-        own = None if lengths is None else self._per_item(faults, "lengths", lengths, n, f"n = {n} rows")
-        announced = None if padding is None else self._checked_padding(faults, padding)
-        self._check_room(faults, n, own)
+        own = None if lengths is None else per_item(faults, "lengths", lengths, self.batch, n, f"n = {n} rows")
+        announced = None if padding is None else checked_padding(faults, padding, state)
+        check_room(faults, state, n, own, self.capacity, self.window)
         faults.raise_any()
         if announced is not None:
-            self._begin(announced)
-        if self.window is not None and self._n + n > self.capacity:
+            state = State.empty(announced)
+        if self.window is not None and state.n + n > self.capacity:
             k, v = k.copy(), v.copy()  # they may be views of the slots that move
-            self._slide()
-        with np.errstate(all="ignore"):  # what is too large for a short float is inf in it
-            self._store(k, v, n, own)
-
-    def _store(self, k: Array, v: Array, n: int, own: Array | None) -> None:
-        aligned = self._rows if self._level or not self._unstored.any() else 0
+            state = self._slide(state, self.window)
         if own is not None and bool((own == n).all()):
             own = None
-        if self._level and own is None:
-            end = self._n + n
-            self._k[:, :, self._n : end], self._v[:, :, self._n : end] = k, v
-            self._held, self._n = self._held + n, end
+        with np.errstate(all="ignore"):  # what is too large for a short float is inf in it
+            self._store(state, k, v, own)
+        self._state = state.appended(n, own)
+
+    def _store(self, state: State, k: Array, v: Array, own: Array | None) -> None:
+        """Write rows into slots that the state does not count: what is held stays as it is."""
+        n = k.shape[2]
+        if state.level and own is None:
+            slots = slice(state.n, state.n + n)
+            self._k[:, :, slots], self._v[:, :, slots] = k, v
         else:
             kept = np.full(self.batch, n) if own is None else own
             items, rows = np.nonzero(np.arange(n) < kept[:, None])
-            slots = self._held[items] + rows
-            self._k[items, :, slots], self._v[items, :, slots] = k[items, :, rows], v[items, :, rows]
-            self._held, self._unstored = self._held + kept, n - kept
-            self._settle()
-        self._rows = aligned + n
+            places = state.held[items] + rows
+            self._k[items, :, places], self._v[items, :, places] = k[items, :, rows], v[items, :, rows]
 
-    def _slide(self) -> None:
+    def _slide(self, state: State, window: int) -> State:
         """Move the last ``window`` rows of each item to the front."""
-        assert self.window is not None
-        gone = np.maximum(self._held - self.window, 0)
-        if self._level:
-            last = slice(self._n - self.window, self._n)
-            for storage in (self._k, self._v):
-                storage[:, :, : self.window] = storage[:, :, last]
-        else:
-            items, slots = np.nonzero(np.arange(self.window) < (self._held - gone)[:, None])
-            for storage in (self._k, self._v):
-                storage[items, :, slots] = storage[items, :, slots + gone[items]]
-        self._held, self._dropped, self._rows = self._held - gone, self._dropped + gone, 0
-        self._settle()
+        gone = np.maximum(state.held - window, 0)
+        if state.level:
+            last = slice(state.n - window, state.n)
+            copies = [storage[:, :, last].copy() for storage in (self._k, self._v)]
+            return self._move(copies, np.s_[:, :, :window], state.slid(gone))
+        items, slots = np.nonzero(np.arange(window) < (state.held - gone)[:, None])
+        copies = [storage[items, :, slots + gone[items]] for storage in (self._k, self._v)]
+        return self._move(copies, (items, slice(None), slots), state.slid(gone))
+
+    def _move(self, copies: list[Array], to: Any, after: State) -> State:
+        """Write copies of rows into slots that are held. Noted first: an interrupted move is done once more."""
+        k, v = copies
+        self._state = Move(k, v, to, after)
+        return self._settled()
 
     # ------------------------------------------------------------------------------------- who sees whom
     def mask(self, n_q: int, causal: bool = True) -> Mask:
@@ -338,16 +325,16 @@ class KVCache:
          [[0 1 0]
           [0 1 1]]]
         """
-        faults = Faults("KVCache.mask")
-        count = self._checked_queries(faults, n_q)
+        faults, state = Faults("KVCache.mask"), self._settled()
+        count = checked_queries(faults, n_q, state)
         causal = flag(faults, "causal", causal)
         faults.raise_any()
-        own = None if self._level else self._before(count)  # None: n_k - n_q, for all items
+        own = None if state.level else state.before(count)  # None: n_k - n_q, for all items
         parts = [self._band(causal, own)]
-        if not self._level and not (causal and not self._unstored.any()):
-            parts.append(masks.lengths(self._held))
-        if self._hides:
-            parts.append(~masks.lengths(np.clip(self._padding - self._dropped, 0, self._n)))
+        if not state.level and not (causal and not state.unstored.any()):
+            parts.append(masks.lengths(state.held))
+        if state.hides:
+            parts.append(~masks.lengths(np.clip(state.padding - state.dropped, 0, state.n)))
         return reduce(operator.and_, parts)
 
     def _band(self, causal: bool, offset: Array | None) -> Mask:
@@ -383,14 +370,10 @@ class KVCache:
         >>> print(cache.offset(3))
         [3 1]
         """
-        faults = Faults("KVCache.offset")
-        count = self._checked_queries(faults, n_q)
+        faults, state = Faults("KVCache.offset"), self._settled()
+        count = checked_queries(faults, n_q, state)
         faults.raise_any()
-        return self._before(count)
-
-    def _before(self, n_q: int) -> Array:
-        before: Array = self._held + self._unstored - n_q
-        return before
+        return state.before(count)
 
     # ------------------------------------------------------------------------------------- going back
     def truncate(self, lengths: ArrayLike) -> None:
@@ -410,8 +393,8 @@ class KVCache:
         TypeError
             If a length is not an integer.
         ValueError
-            If it is negative or above what the item has, or if keys that the next token sees were dropped by a window.
-            Nothing has changed then.
+            If it is negative or above what the item has, or if keys that the next token sees were dropped by a window;
+            0 keeps none, and needs none. Nothing has changed then.
 
         Examples
         --------
@@ -421,19 +404,13 @@ class KVCache:
         >>> print(cache.lengths, cache.next_positions(1).ravel())
         [3 1] [3 1]
         """
-        faults = Faults("KVCache.truncate")
-        have = self.lengths
-        kept = self._per_item(faults, "lengths", lengths, have, f"the items' own, {brief(have)}", single=True)
-        held = np.minimum(self._held, kept + self._padding - self._dropped)
-        seen = np.where(self._dropped > self._padding, self.window or 0, 0)  # slots that the next token needs
-        if not faults.found and (held < seen).any():
-            least = np.where(seen > 0, seen + self._dropped - self._padding, 0)
-            expected = f"at least {brief(least)}, as the window dropped older keys"
-            faults.value("lengths", expected, brief(kept), "make a cache of more capacity to go back further")
+        faults, state = Faults("KVCache.truncate"), self._settled()
+        have = state.tokens
+        of_what = f"the items' own, {brief(have)}"
+        kept = per_item(faults, "lengths", lengths, self.batch, have, of_what, single=True)
+        check_kept(faults, state, kept, self.window)
         faults.raise_any()
-        self._held, self._unstored = held, np.zeros_like(held)
-        self._rows = int((held - seen).min())
-        self._settle()
+        self._state = state.truncated(kept, self.window)
 
     def reorder(self, index: ArrayLike) -> None:
         """Put other items in the items' places: for beam search, where a beam may end and another go on twice.
@@ -462,15 +439,12 @@ class KVCache:
         >>> print(cache.lengths)
         [1 1]
         """
-        faults = Faults("KVCache.reorder")
-        source = self._per_item(faults, "index", index, self.batch - 1, f"B - 1 = {self.batch - 1}")
+        faults, state = Faults("KVCache.reorder"), self._settled()
+        source = per_item(faults, "index", index, self.batch, self.batch - 1, f"B - 1 = {self.batch - 1}")
         faults.raise_any()
         moved = np.flatnonzero(source != np.arange(self.batch))
-        for storage in (self._k, self._v):
-            storage[moved, :, : self._n] = storage[source[moved], :, : self._n]
-        self._held, self._dropped = self._held[source], self._dropped[source]
-        self._padding, self._unstored = self._padding[source], self._unstored[source]
-        self._settle()
+        copies = [storage[source[moved], :, : state.n] for storage in (self._k, self._v)]
+        self._move(copies, np.s_[moved, :, : state.n], state.reordered(source))
 
     def reset(self, *, padding: ArrayLike | None = None) -> None:
         """Empty the cache; its memory is used again.
@@ -500,10 +474,10 @@ class KVCache:
         0 [[0, 1, 2], [0, 0, 1]]
         """
         faults = Faults("KVCache.reset")
-        none = np.zeros(self.batch, np.int64)
-        announced = none if padding is None else self._checked_padding(faults, padding, empty=True)
+        none = State.empty(np.zeros(self.batch, np.int64))
+        announced = none.padding if padding is None else checked_padding(faults, padding, none)
         faults.raise_any()
-        self._begin(announced)
+        self._state = State.empty(announced)
 
     def copy(self) -> KVCache:
         """Make a cache of its own with the same rows: what is done to one does not reach the other.
@@ -529,12 +503,12 @@ class KVCache:
         return copy.copy(self)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_k": self.k, "_v": self.v}  # the slots held
+        return {**vars(self), "_state": self._settled(), "_k": self.k, "_v": self.v}  # the slots held
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
         self._k, self._v = self._storage(self.d_k), self._storage(self.d_v)
-        self._k[:, :, : self._n], self._v[:, :, : self._n] = state["_k"], state["_v"]
+        self._k[:, :, : len(self)], self._v[:, :, : len(self)] = state["_k"], state["_v"]
 
     def __repr__(self) -> str:
         given = {"batch": self.batch, "n_kv_heads": self.n_kv_heads, "capacity": self.capacity, "d_k": self.d_k}
@@ -543,86 +517,17 @@ class KVCache:
         sizes = ", ".join(f"{name}={value}" for name, value in given.items())
         return f"KVCache({sizes}, dtype={self.dtype}, lengths={brief(self.lengths)})"
 
-    # ------------------------------------------------------------------------------------- what does not fit
-    def _checked_rows(self, faults: Faults, k: Any, v: Any) -> tuple[Array, Array]:
-        """k and v as arrays; with a fault noted, anything."""
-        lead = (self.batch, self.n_kv_heads)
-        given = [array(faults, name, value) for name, value in (("k", k), ("v", v))]
-        for name, rows, width in zip("kv", given, (self.d_k, self.d_v), strict=True):
-            if rows is not None and (rows.ndim != 4 or (*rows.shape[:2], rows.shape[3]) != (*lead, width)):
-                remedy = ""
-                if rows.ndim == 4 and (rows.shape[0], rows.shape[2], rows.shape[3]) == (*lead, width):
-                    remedy = f"heads come before tokens: pass np.swapaxes({name}, 1, 2)"
-                elif rows.ndim == 3 and self.batch == 1:
-                    remedy = f"give it an axis for the items: {name}[None]"
-                expected = f"(B, G, n, d_{name}) = ({self.batch}, {self.n_kv_heads}, n, {width})"
-                faults.value(name, expected, words(rows.shape), remedy)
-        rows_k, rows_v = given
-        if rows_k is None or rows_v is None:
-            return np.zeros(0), np.zeros(0)
-        if not faults.found and rows_k.shape[2] != rows_v.shape[2]:
-            expected = f"n = {rows_k.shape[2]} rows as in k {words(rows_k.shape)}"
-            faults.value("v", expected, words(rows_v.shape), "every key has one value")
-        return rows_k, rows_v
+    def _take_back(self, before: State) -> None:
+        self._state = self._settled().taken_back(before)
 
-    def _check_room(self, faults: Faults, n: int, own: Array | None) -> None:
-        """Note rows that the slots do not hold."""
-        if self.window is not None:
-            most = self.capacity - self.window
-            if n > most:
-                expected = f"at most capacity - window = {most} rows at a time"
-                faults.value("k", expected, f"n = {n}", "append shorter chunks, or make a cache of more capacity")
-        elif self._n + n > self.capacity:
-            after = self._held + (n if own is None else own)
-            if int(after.max()) > self.capacity:
-                b = int(after.argmax())
-                expected = f"at most {self.capacity - int(self._held[b])} more rows for item {b}"
-                got = f"{int(after[b] - self._held[b])}, with {int(self._held[b])} of {self.capacity} slots held"
-                remedy = "make a cache of more capacity, or with a window; truncate and reset make room"
-                faults.value("k", expected, got, remedy)
 
-    def _checked_padding(self, faults: Faults, padding: Any, empty: bool = False) -> Array:
-        if not empty and self._n:
-            faults.value("padding", "None where the cache is not empty", given_as(padding), "call reset first")
-        return self._per_item(faults, "padding", padding, _MOST, f"2**{_MOST.bit_length() - 1}")
-
-    def _checked_queries(self, faults: Faults, n_q: Any) -> int:
-        count = integer(faults, "n_q", n_q, 0, "a number of queries")
-        if count > self._rows:
-            remedy = "queries are the rows that were appended last: ask after each append"
-            faults.value("n_q", f"at most {self._rows}", str(count), remedy)
-        return count
-
-    def _per_item(
-        self, faults: Faults, name: str, values: Any, most: Any, of_what: str, *, single: bool = False
-    ) -> Array:
-        """Integers from 0 to ``most``, one for each item; zeros with the fault noted otherwise."""
-        seen = len(faults.found)
-        given = item_integers(faults, name, values, low=0).values
-        if len(faults.found) == seen and not (given.shape == (self.batch,) or (single and given.ndim == 0)):
-            expected = f"one number for each item, shape (B,) = ({self.batch},)"
-            faults.value(name, expected, words(given.shape) if given.ndim else "a single number")
-        elif len(faults.found) == seen and (given > most).any():
-            faults.value(name, f"at most {of_what}", brief(given))
-        if len(faults.found) > seen:
-            return np.zeros(self.batch, np.int64)
-        return np.broadcast_to(given, (self.batch,))
+def taking_back(cache: Any) -> Callable[[], None]:
+    """What makes a cache forget the rows that it is given from now on; one of another kind keeps them."""
+    if not isinstance(cache, KVCache):
+        return lambda: None
+    return partial(cache._take_back, cache._settled())
 
 
 def _read_only(view: Array) -> Array:
     view.flags.writeable = False
     return view
-
-
-def _float_type(faults: Faults, dtype: Any) -> np.dtype[Any]:
-    """A float type that attention computes with; float32 with the fault noted otherwise."""
-    expected = "a float type: float16, bfloat16, float32 or float64"
-    try:
-        given: np.dtype[Any] = np.dtype(dtype)
-    except TypeError:
-        faults.type("dtype", expected, given_as(dtype), install_remedy(dtype))
-        return np.dtype(np.float32)
-    if dtype is None or given.kind in "biu" or computing_dtype(given) is None:
-        faults.type("dtype", expected, given_as(dtype))
-        return np.dtype(np.float32)
-    return given.newbyteorder("=")

@@ -19,6 +19,7 @@ from headwise.core.masks import as_mask, causal
 from headwise.core.positions import Alibi, alibi
 from headwise.core.products import Product, column_sums, over_tokens, project, project_all
 from headwise.core.shapes import Array, Faults, computing_dtype, given_as, result_dtype, words
+from headwise.layers.cache import taking_back
 from headwise.layers.checking import Options, Sizes
 from headwise.layers.multihead import merge_heads, split_heads
 
@@ -149,6 +150,15 @@ def _by_definition(q: Array, k: Array, v: Array, options: Options) -> tuple[Arra
 def forward(call: Call, return_weights: bool) -> Any:
     q, k, v = call.projected()
     q, k = call.transformed(q, k)
+    take_back = taking_back(call.cache)
+    try:
+        return _attended(call, q, k, v, return_weights)
+    except BaseException:  # an interrupt too: a call that is made again must not find its rows there
+        take_back()
+        raise
+
+
+def _attended(call: Call, q: Array, k: Array, v: Array, return_weights: bool) -> Any:
     k, v, options = call.cached(k, v)
     if not return_weights:
         return call.given_back(call.joined(attention(q, k, v, options.mask, **options.keywords())))

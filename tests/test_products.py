@@ -70,7 +70,7 @@ def test_tasks_go_to_workers_and_small_ones_stay(monkeypatch):
     monkeypatch.setattr(workers, "run", lambda start, tasks, n: (threads.append(n), run(start, tasks, n)))
     monkeypatch.setattr(workers, "default_threads", lambda: 5)
     project(np.ones((3, 5)), np.ones((5, 7)))
-    project(np.ones((700, 100)), np.ones((100, 100)))
+    project(np.ones((700, 300)), np.ones((300, 300)))
     assert threads == [1, 5]
 
 

@@ -68,13 +68,13 @@ class Peer(NamedTuple):
 
 
 def ours(case: Case, inputs: Inputs, threads: int) -> Run:
-    """Return a run of the engine, or of our gradients."""
+    """Return a run of the engine on as many threads of NumPy's BLAS, which measuring sets, as it takes; or of gradients."""
     if case.timed != "forward":
         return gradients.ours(case, inputs, threads)
     chosen = options(case, inputs)
     if not case.dropout:
-        return lambda: attention(inputs.q, inputs.k, inputs.v, **chosen, threads=threads)
-    return lambda: attention(inputs.q, inputs.k, inputs.v, **chosen, rng=np.random.default_rng(0), threads=threads)
+        return lambda: attention(inputs.q, inputs.k, inputs.v, **chosen)
+    return lambda: attention(inputs.q, inputs.k, inputs.v, **chosen, rng=np.random.default_rng(0))
 
 
 def _plain(case: Case, double: bool = False, grouped: bool = False, any_width: bool = True, both: bool = False) -> None:

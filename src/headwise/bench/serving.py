@@ -87,7 +87,7 @@ def prefill(case: Case, prompt: Prompt, threads: int) -> Run:
     def attend(rows: slice) -> Array:
         cache.append(prompt.k[:, :, rows], prompt.v[:, :, rows])
         mask = cache.mask(rows.stop - rows.start)
-        out: Array = attention(prompt.q[:, :, rows], cache.k, cache.v, mask, threads=threads)
+        out: Array = attention(prompt.q[:, :, rows], cache.k, cache.v, mask)
         return out
 
     def run() -> tuple[Array, ...]:
@@ -198,7 +198,7 @@ def make_packed(case: Case, seed: int = 0) -> Sequences:
 def packed(case: Case, inputs: Sequences, threads: int) -> Run:
     """Return a run of `attention_varlen`, which gives (tokens, H, d)."""
     q, k, v, starts = inputs
-    return lambda: attention_varlen(q, k, v, starts, starts, causal=case.causal, threads=threads)
+    return lambda: attention_varlen(q, k, v, starts, starts, causal=case.causal)
 
 
 def packed_operations(case: Case, inputs: Sequences) -> int:

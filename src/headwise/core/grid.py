@@ -24,8 +24,9 @@ from headwise.core.workers import default_threads
 _PACKED = 1_000_000  # rows * cols * d up to which OpenBLAS multiplies without packing its operands first
 _SCORES = 2**21  # bytes of scores that a worker holds at once: about its cache
 _HELD = 5 * 2**20  # bytes of scores, queries and partial results together
-_TASKS = 4  # that each worker should get at least, so that they end together
-_TINY = 8_000_000  # operations below which a second thread costs more than it saves
+_TASKS = 2  # that each worker should get at least, so that they end together; of more, Python takes too much
+_TINY = 2**27  # operations below which a second thread costs more than it saves: it waits for the first one's Python
+_TINY_OF_FEW = 48_000_000  # the same where reading the keys is what takes the time
 
 
 # ----------------------------------------------------------------------------------------- sizes
@@ -496,6 +497,8 @@ def grid_of(
     rule = rule_of(p)
     by_keys = few and tile is None and is_few(p)
     sizes = chunks(p) if by_keys else tiling(p, rule, tile)
+    if threads is None:
+        threads = threads_for(_operations(p), by_keys)
     wide = sizes.cols * (2 if p.dropout else 1) + p.q.shape[-1] + 2 * p.v.shape[-1]
     n_tasks = -(-p.scores[-2] // (sizes.height * sizes.rows))
     grid = _grid(p, rule, sizes, threads, (wide, n_tasks), contiguous, alone)
@@ -533,9 +536,13 @@ def backward_shares(p: Problem) -> int:
     return 1 if scores < 2**22 else 2 if scores < 2**25 else 4
 
 
-def threads_for(operations: int) -> int:
-    """How many threads a call of so many operations is worth."""
-    return 1 if operations < _TINY else default_threads()
+def threads_for(operations: int, few: bool = False) -> int:
+    """How many threads a call of so many operations is worth; ``few`` where few queries meet many keys."""
+    return 1 if operations < (_TINY_OF_FEW if few else _TINY) else default_threads()
+
+
+def _operations(p: Problem) -> int:
+    return 2 * int(prod(p.scores)) * int(p.q.shape[-1] + p.v.shape[-1])
 
 
 def _grid(
@@ -549,7 +556,7 @@ def _grid(
 ) -> Grid:
     """A grid whose tasks hold so many numbers for each row, and of which each head has so many."""
     varies, views = _varies(p, rule), _grouped(p)
-    axes, work = _stacking(views, varies), 2 * prod(p.scores) * (p.q.shape[-1] + p.v.shape[-1])
+    axes, work = _stacking(views, varies), _operations(p)
     threads = threads_for(work) if threads is None else threads
     product = product_dtype(p.computing, p.scale)
     rows, (wide, n_tasks) = sizes.height * sizes.rows, held

@@ -20,7 +20,7 @@ _ROWS = 256  # of a block at most
 _COLUMNS = 512  # of a block at least, where a product is cut across its columns at all
 _TASK = 2**27  # multiplications in a block: some milliseconds
 _READ = 32  # rows whose multiplications take as long as reading the matrix
-_TINY = 2**22  # multiplications in all, below which a second worker costs more than it takes over
+_TINY = 2**25  # multiplications in all, below which a second worker costs more than it takes over
 
 
 class Product(NamedTuple):

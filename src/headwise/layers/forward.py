@@ -23,7 +23,7 @@ from headwise.layers.cache import taking_back
 from headwise.layers.checking import Options, Sizes
 from headwise.layers.multihead import merge_heads, split_heads
 
-_TINY = 2**22  # multiplications below which a second worker costs more than it takes over
+_TINY = 2**24  # multiplications below which a second worker costs more than it takes over
 
 
 class Call(NamedTuple):

@@ -240,20 +240,21 @@ def test_shares_change_no_bit_whoever_ends_first(monkeypatch: pytest.MonkeyPatch
     assert_right([x[:1, :, ::4] for x in arrays], d_out[:1, :, ::4], causal=True)
 
 
-def test_company_changes_no_bit() -> None:
-    """Ordinary heads beside some with large scores and some with NaN: each as it is alone."""
+@pytest.mark.parametrize("beside", ["larger scores", "large scores", "long keys", "all sorts"])
+def test_company_changes_no_bit(beside: str) -> None:
+    """Ordinary heads beside others, NaN too: each as it is alone."""
     (q, k, v), d_out, _ = made(dtype=np.float32, n_groups=H)
     q, k, v, d_out = (np.concatenate([x] * 4) for x in (q, k, v, d_out))
-    q[1, 1] *= 60
-    k[1, 2] += 1e4 * np.sign(
-        k[1, 2, :1]
-    )  # long keys, whose totals are made again, though what they have apart is small
-    v[2, 2, 5] = np.nan
-    q[3, 0, 3] = np.inf
+    if beside != "long keys":
+        q[1, 1] *= 12 if beside == "larger scores" else 60
+    if beside in ("long keys", "all sorts"):  # whose totals are made again, though what they have apart is small
+        k[1, 2] += 1e4 * np.sign(k[1, 2, :1])
+    if beside == "all sorts":
+        v[2, 2, 5], q[3, 0, 3] = np.nan, np.inf
     _, vjp = attention_vjp(q, k, v, causal=True, threads=1)
     whole = vjp(d_out)
-    for item in range(4 * B):
-        some = slice(item, item + 1)
+    for item, head in np.ndindex(*q.shape[:2]):
+        some = slice(item, item + 1), slice(head, head + 1)
         _, vjp = attention_vjp(q[some], k[some], v[some], causal=True)
         for name, alone in zip(NAMES[:3], vjp(d_out[some])[:3], strict=True):
-            assert bits(alone) == bits(getattr(whole, name)[some]), (item, name)
+            assert bits(alone) == bits(getattr(whole, name)[some]), (item, head, name)

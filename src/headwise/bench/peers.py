@@ -68,7 +68,7 @@ class Peer(NamedTuple):
 
 
 def ours(case: Case, inputs: Inputs, threads: int) -> Run:
-    """Return a run of the engine on as many threads of NumPy's BLAS, which measuring sets, as it takes; or of gradients."""
+    """Return a run of the engine, or of gradients, on at most the threads of NumPy's BLAS, which measuring sets."""
     if case.timed != "forward":
         return gradients.ours(case, inputs, threads)
     chosen = options(case, inputs)

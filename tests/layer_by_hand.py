@@ -24,7 +24,7 @@ def by_hand(
     turn_q: Any = None,
     turn_k: Any = None,
 ) -> tuple[Any, Any]:
-    """Output (b, n_q, d_model) and weights (b, H, n_q, n_k) of batched tokens.
+    """Output (b, n_q, d_model) and weights (b, H, n_q, n_k + m) of batched tokens; m keys are learned ones.
 
     ``sees(item, head, i, j)`` is a bool, ``bias`` likewise a number; ``turn_q(row, item, i)`` is what the transform
     makes of one query of one head.
@@ -32,9 +32,11 @@ def by_hand(
     key = query if key is None else key
     value = key if value is None else value
     d, together = layer.d_head, layer.n_heads // layer.n_kv_heads
+    scale = layer.scale if scale is None else scale
     scale = 1 / math.sqrt(d) if scale is None else scale
+    m = 0 if layer.bias_k is None else layer.bias_k.shape[1]
     out = np.zeros((len(query), query.shape[1], layer.d_model))
-    weights = np.zeros((len(query), layer.n_heads, query.shape[1], key.shape[1]))
+    weights = np.zeros((len(query), layer.n_heads, query.shape[1], key.shape[1] + m))
     for item in range(len(query)):
         for i in range(query.shape[1]):
             merged = []
@@ -50,6 +52,9 @@ def by_hand(
                     score = score if softcap is None else softcap * math.tanh(score / softcap)
                     score += 0 if bias is None else bias(item, h, i, j)
                     scores.append(score if sees is None or sees(item, h, i, j) else -math.inf)
+                for j in range(m):
+                    score = scale * sum(q[c] * layer.bias_k[g, j, c] for c in range(d))
+                    scores.append(score if softcap is None else softcap * math.tanh(score / softcap))
                 exps = [math.exp(score) for score in scores]
                 total = sum(exps) + (0 if sinks is None else math.exp(sinks[h]))
                 share = [e / total if total else 0.0 for e in exps]
@@ -57,6 +62,8 @@ def by_hand(
                 head = np.zeros(d)
                 for j in range(key.shape[1]):
                     head += share[j] * row(value[item, j], layer.w_v, layer.b_v, g, d)
+                for j in range(m):
+                    head += share[key.shape[1] + j] * layer.bias_v[g, j]
                 merged.append(head)
             token = np.concatenate(merged)
             out[item, i] = [sum(token * layer.w_o[:, c]) for c in range(layer.d_model)]
@@ -131,18 +138,22 @@ class ListCache:
 
 # ------------------------------------------------------------------------------------------- what tests share
 BIASES = ("b_q", "b_k", "b_v", "b_o")
+LEARNED = ("bias_k", "bias_v")
 
 
 def normal(*shape, seed=0):
     return np.random.default_rng(seed).standard_normal(shape)
 
 
-def layer_of(d_model=6, n_heads=4, **options):
-    """A layer with heads of width 2 unless said otherwise, and biases that are not zeros, if any."""
+def layer_of(d_model=6, n_heads=4, learned=0, **options):
+    """A layer with heads of width 2 unless said otherwise, biases that are not zeros, if any, and learned rows."""
     layer = hw.MultiHeadAttention(d_model, n_heads, **({"d_head": 2} | options))
     for seed, name in enumerate(BIASES):
         if options.get("use_bias"):
             setattr(layer, name, normal(*getattr(layer, name).shape, seed=seed + 50))
+    for seed, name in enumerate(LEARNED):
+        if learned:
+            setattr(layer, name, normal(layer.n_kv_heads, learned, layer.d_head, seed=seed + 60))
     return layer
 
 
@@ -151,8 +162,8 @@ def assert_close(ours, wanted):
 
 
 def names_of(layer):
-    """The names of its weights and of the biases that it has."""
-    return [name for name in ("w_q", "w_k", "w_v", "w_o", *BIASES) if getattr(layer, name) is not None]
+    """The names of its weights, and of the biases and learned rows that it has."""
+    return [name for name in ("w_q", "w_k", "w_v", "w_o", *BIASES, *LEARNED) if getattr(layer, name) is not None]
 
 
 LAYERS = {
@@ -161,6 +172,8 @@ LAYERS = {
     "one key head": layer_of(n_kv_heads=1, d_head=3),
     "biases": layer_of(use_bias=True),
     "grouped, biases": layer_of(n_kv_heads=2, use_bias=True),
+    "learned": layer_of(use_bias=True, learned=1),
+    "grouped, learned, scaled": layer_of(n_kv_heads=2, learned=3, scale=0.25),
 }
 ASYMMETRIC = layer_of(n_kv_heads=2, d_key=5, d_value=3, use_bias=True)
 EACH = pytest.mark.parametrize("layer", LAYERS.values(), ids=LAYERS)

@@ -156,7 +156,8 @@ def test_small_and_empty_inputs(shape):
     for layer in LAYERS.values():
         out, weights = layer(np.ones(shape), causal=True, return_weights=True)
         assert out.shape == layer(np.ones(shape)).shape == shape
-        assert weights.shape == (*shape[:-2], 4, shape[-2], shape[-2])
+        n_learned = 0 if layer.bias_k is None else layer.bias_k.shape[1]
+        assert weights.shape == (*shape[:-2], 4, shape[-2], shape[-2] + n_learned)
     out = LAYERS["biases"](np.ones((3, 6)), np.ones((0, 6)))
     assert_close(out, [LAYERS["biases"].b_o] * 3)
 

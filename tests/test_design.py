@@ -392,6 +392,15 @@ def test_alibi_is_a_distance_times_a_slope():
     np.testing.assert_allclose(hw.alibi_slopes(6), [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3])
 
 
+def test_relative_positions_are_buckets_with_exact_borders():
+    table = np.arange(10.0)[:, None]
+    row = hw.relative_position_bias(table, 1, 3126, bidirectional=False, max_distance=5**6)[0, 0, ::-1]
+    assert row[[0, 4, 5, 24, 25, 124, 125, 3124, 3125]].tolist() == [0, 4, 5, 5, 6, 6, 7, 8, 9]
+    assert hw.relative_position_bias(table[:2], 2, 3)[0].tolist() == [[0, 0, 1], [0, 0, 0]]
+    with pytest.raises(ValueError, match="table: expected an even number of buckets with bidirectional, got 3"):
+        hw.relative_position_bias(table[:3], 2, 3)
+
+
 def test_errors_say_where_which_expected_got_and_what_to_do():
     q, k, v = qkv()
     with pytest.raises(ValueError, match=r"^scaled_dot_product_attention: k: expected .*d_k = 3.*got \(7, 2\); "):
@@ -506,6 +515,29 @@ def test_the_layer_of_attention_attends_to_itself_or_to_others():
     assert weights.shape == (2, 4, 5, 3)
     with pytest.raises(ValueError, match=r"^MultiHeadAttention: sinks: expected one number per head"):
         layer(x, sinks=[0.0])
+
+
+def test_the_scale_of_a_call_comes_before_the_layer_s():
+    x = np.array([[1.0], [0.0]])
+    layer = hw.MultiHeadAttention.from_arrays([[L2]], [[1.0]], [[6.0]], [[1.0]], 1, scale=2.0)
+    np.testing.assert_allclose(layer(x), [[6 * 4 / 5], [3]])
+    np.testing.assert_allclose(layer(x, scale=1.0), [[4], [3]])
+    layer.scale = None
+    np.testing.assert_allclose(layer(x), [[4], [3]])
+
+
+def test_learned_keys_are_seen_by_every_query_after_all_others():
+    ones, rows = [[1.0]], {"bias_k": [[[L2]]], "bias_v": [[[9.0]]]}
+    layer = hw.MultiHeadAttention.from_arrays(ones, ones, ones, ones, 1, **rows, transform=lambda q, k, *_: (q, k))
+    out, weights = layer([[1.0]], [[0.0]], return_weights=True)
+    np.testing.assert_allclose(weights, [[[1 / 3, 2 / 3]]])
+    np.testing.assert_allclose(out, [[6]])
+    cache = hw.KVCache(1, 1, 3, 1, dtype=float)
+    layer([[1.0]], cache=cache)
+    assert cache.k.ravel().tolist() == [1]
+    for options in ({"mask": [[False]]}, {"bias": [[-np.inf]]}):
+        np.testing.assert_allclose(layer([[1.0]], [[0.0]], **options), [[9]])
+    np.testing.assert_allclose(layer([[0.0]], [[0.0]], sinks=[0.0]), [[3]])
 
 
 def test_a_transform_stands_between_the_heads_and_attention():

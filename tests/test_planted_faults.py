@@ -28,6 +28,8 @@ BARELY, NO_PLUGINS = ("-q", "-x", "-p", "no:cacheprovider", "--noconftest"), {"P
 ATTENTION, SHAPES, MASKS = "core/attention.py", "core/shapes.py", "core/masks.py"
 LAYER, SOFTMAX = "layers/multihead.py", "core/softmax.py"
 FORWARD, TRANSFORMS = "layers/forward.py", "layers/transforms.py"
+LEARNED, LEARNED_JUDGE = "layers/learned.py", "test_attention_layer_learned.py"
+RELATIVE = "test_relative_positions.py"
 PRODUCTS, POSITIONS = "core/products.py", "core/positions.py"
 CALL, BACKWARD, GRADIENTS, GRADIENTS_JUDGE = (
     "core/call.py",
@@ -700,6 +702,66 @@ LAYER_FAULTS = {
             "        if False:\n            d_q,",
         ),
         LAYER_BACK,
+    ],
+    "learned keys behind a mask": [
+        (FORWARD, "_widened(mask[here], n_learned, True)", "_widened(mask[here], n_learned, False)"),
+        LEARNED_JUDGE,
+    ],
+    "learned keys without softcap": [(LEARNED, ', "softcap": options.softcap}', "}"), LAYER_CALLS],
+    "learned keys without the layer's scale": [(LEARNED, '"scale": options.scale, ', ""), LEARNED_JUDGE],
+    "sinks beside the learned keys too": [
+        (LEARNED, '"softcap": options.softcap}', '"softcap": options.softcap, "sinks": options.sinks}'),
+        LEARNED_JUDGE,
+    ],
+    "learned keys that move no weight in the gradient": [
+        (LEARNED, "vjp_1(a[..., None] * d_out, d_lse)", "vjp_1(a[..., None] * d_out)"),
+        LEARNED_JUDGE,
+    ],
+    "learned keys whose own score has no gradient": [
+        (LEARNED, "vjp_2(b[..., None] * d_out, -d_lse)", "vjp_2(b[..., None] * d_out)"),
+        LEARNED_JUDGE,
+    ],
+    "learned keys narrower than the result": [
+        (LEARNED, "dtype = result_dtype(*(x.dtype for x in others))", "dtype = np.dtype(np.float16)"),
+        LEARNED_JUDGE,
+    ],
+    "a layer's scale before a call's": [
+        ("layers/attention_layer.py", "if options.scale is None:", "if self.scale is not None:"),
+        LEARNED_JUDGE,
+    ],
+    "a scale of 0 that counts as none": [
+        (
+            "layers/attention_layer.py",
+            "options._replace(scale=self.scale)",
+            "options._replace(scale=self.scale or None)",
+        ),
+        LEARNED_JUDGE,
+    ],
+    "the own key after the query": [(POSITIONS, "count * (distance > 0)", "count * (distance >= 0)"), RELATIVE],
+    "buckets before and after swapped": [(POSITIONS, "count * (distance > 0)", "count * (distance < 0)"), RELATIVE],
+    "borders of buckets by rounded logarithms": [
+        (POSITIONS, "np.floor(np.round(share * (count - exact), 9))", "np.floor(share * (count - exact))"),
+        RELATIVE,
+    ],
+    "distances beyond the last bucket": [
+        (POSITIONS, "np.minimum(exact + steps, count - 1)", "exact + steps"),
+        RELATIVE,
+    ],
+    "a decoder's keys after the query by their distance": [
+        (POSITIONS, "np.maximum(-distance, 0)", "np.abs(distance)"),
+        RELATIVE,
+    ],
+    "relative positions from the upper left": [
+        (POSITIONS, "first = n_k - n_q if offset is None", "first = 0 if offset is None"),
+        RELATIVE,
+    ],
+    "relative positions summed in float16": [
+        (
+            POSITIONS,
+            "sums = np.zeros((buckets.n_buckets, n_heads))",
+            "sums = np.zeros((buckets.n_buckets, n_heads), np.float16)",
+        ),
+        RELATIVE,
     ],
     "a bias of values with the gradient of keys": [
         (

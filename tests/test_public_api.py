@@ -32,6 +32,8 @@ NAMES = {
     "logsumexp",
     "masks",
     "merge_attention",
+    "relative_position_bias",
+    "relative_position_bias_vjp",
     "multi_head_attention",
     "multi_head_attention_vjp",
     "rope",
@@ -99,6 +101,9 @@ def test_fixed_signatures():
     assert signature(hw.softmax) == signature(hw.logsumexp) == signature(hw.softmax_vjp) == ["x", "axis=-1"]
     assert signature(hw.merge_attention) == ["outs", "lses"]
     assert signature(hw.alibi_slopes) == ["n_heads"]
+    options = ["*bidirectional=True", "*max_distance=128", "*offset=None"]
+    assert signature(hw.relative_position_bias) == ["table", "n_q", "n_k", *options]
+    assert signature(hw.relative_position_bias_vjp) == ["d_bias", "n_buckets", *options]
     layer = ["x", "w_q", "w_k", "w_v", "w_o", "heads", "causal=False"]
     assert signature(hw.multi_head_attention) == signature(hw.multi_head_attention_vjp) == layer
     assert signature(hw.MultiHeadSelfAttention) == ["d_model", "n_heads", "seed=0"]
@@ -129,9 +134,11 @@ def test_fixed_signatures():
 
 def test_the_signatures_of_the_layer_of_attention():
     sizes = ["*n_kv_heads=None", "*d_head=None", "*d_key=None", "*d_value=None", "*use_bias=False"]
-    assert signature(hw.MultiHeadAttention) == ["d_model", "n_heads", *sizes, "*transform=None", "*seed=0"]
+    further = ["*transform=None", "*scale=None"]
+    assert signature(hw.MultiHeadAttention) == ["d_model", "n_heads", *sizes, *further, "*seed=0"]
     weights, biases = ["w_q", "w_k", "w_v", "w_o"], ["*b_q=None", "*b_k=None", "*b_v=None", "*b_o=None"]
-    made = [*weights, "n_heads", "*n_kv_heads=None", *biases, "*transform=None", "*d_model=None", "*d_head=None"]
+    biases += ["*bias_k=None", "*bias_v=None"]
+    made = [*weights, "n_heads", "*n_kv_heads=None", *biases, *further, "*d_model=None", "*d_head=None"]
     assert signature(hw.MultiHeadAttention.from_arrays) == made
     layer = hw.MultiHeadAttention(2, 1)
     tokens = ["query", "key=None", "value=None", "mask=None"]

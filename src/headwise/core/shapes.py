@@ -277,7 +277,8 @@ def generator(faults: Faults, name: str, value: Any) -> np.random.Generator | No
     return np.random.default_rng(seed) if len(faults.found) == seen else None
 
 
-def _scale(faults: Faults, scale: Any, d_k: int) -> float:
+def checked_scale(faults: Faults, scale: Any, d_k: int) -> float:
+    """What multiplies the scores, for None that of heads of width d_k; 0 with the fault noted where it is no number."""
     if scale is None:
         return 1.0 / float(np.sqrt(d_k)) if d_k else 1.0
     expected = "None (1/sqrt(d_k)) or a finite number"
@@ -586,7 +587,7 @@ def problem(
     scores = _score_shape(faults, *known) if whole else None
     mask, causal = _mask(faults, mask, scores), flag(faults, "causal", causal, "masks.causal(offset) aligns otherwise")
     bias, sinks = _bias(faults, bias, scores), _sinks(faults, sinks, scores, computing)
-    scale = _scale(faults, scale, known[0].shape[-1] if scores else 1)
+    scale = checked_scale(faults, scale, known[0].shape[-1] if scores else 1)
     softcap = _softcap(faults, softcap, computing)
     dropout, rng = _dropout(faults, dropout, rng)
     faults.raise_any()

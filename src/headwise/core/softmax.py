@@ -485,6 +485,19 @@ def merge_attention(outs: Iterable[ArrayLike], lses: Iterable[ArrayLike]) -> tup
         return out.astype(dtype, copy=False), lse.astype(parts[0].peak.dtype, copy=False)
 
 
+def shares(lse_a: Array, lse_b: Array) -> tuple[Array, Array]:
+    """How much of the result over two sets of keys each of them is: two numbers for each row, whose sum is 1.
+
+    Examples
+    --------
+    >>> a, b = shares(np.log([3.0]), np.log([1.0]))
+    >>> print(a.round(9), b.round(9))
+    [0.75] [0.25]
+    """
+    with np.errstate(all="ignore"):  # where one is all, the other's exponential is infinite
+        return 1 / (1 + np.exp(lse_b - lse_a)), 1 / (1 + np.exp(lse_a - lse_b))
+
+
 def _finished_parts(outs: Any, lses: Any) -> tuple[list[Partial], float, np.dtype[Any]]:
     """Each finished result as a partial one: its peak is the lse, its total 1, or 0 where it saw nothing.
 

@@ -17,6 +17,7 @@ from headwise.core.positions import Alibi
 from headwise.core.shapes import (
     Array,
     Faults,
+    checked_scale,
     computing_dtype,
     flag,
     generator,
@@ -26,6 +27,7 @@ from headwise.core.shapes import (
     words,
 )
 from headwise.layers.checking import (
+    ARRAYS,
     Options,
     Sizes,
     check_cache,
@@ -48,7 +50,7 @@ class MultiHeadGradients(NamedTuple):
     query, key, value : ndarray, shapes of query, key and value
         In the float type of each. None for a key or value that was not given: what it adds is in ``query``, or ``key``.
     weights : dict of ndarray
-        ``w_q``, ``w_k``, ``w_v``, ``w_o``, and the biases that the layer has.
+        ``w_q``, ``w_k``, ``w_v``, ``w_o``, the biases that the layer has, and its learned rows ``bias_k``, ``bias_v``.
     transform : dict of ndarray
         Of the transform's own weights, by the names that it gives them; empty where it has none.
     bias : ndarray, shape of bias, or None
@@ -93,6 +95,8 @@ class MultiHeadAttention:
     transform : callable, optional
         ``transform(q, k, q_positions, k_positions) -> (q, k)``, between projection and attention:
         :mod:`headwise.transforms` has some.
+    scale : float, optional
+        Multiplies the scores; by default ``1/sqrt(d_head)``. T5 has 1. The ``scale`` of a call comes before it.
     seed : int or numpy.random.Generator
         The weights are drawn in the order w_q, w_k, w_v, w_o from ``default_rng(seed)``: normal, standard deviation
         ``1/sqrt(d_in)``.
@@ -106,7 +110,9 @@ class MultiHeadAttention:
         Used as ``x @ w``. They may be replaced by arrays of the same shape.
     b_q, b_k, b_v, b_o : ndarray, shapes (H d_head,), (G d_head,), (G d_head,), (d_model,), or None
         Biases. They may be replaced likewise.
-    d_model, n_heads, n_kv_heads, d_head, d_key, d_value, transform
+    bias_k, bias_v : ndarray, shape (G, m, d_head), or None
+        Learned keys and values, which :meth:`from_arrays` takes. They may be replaced, both together.
+    d_model, n_heads, n_kv_heads, d_head, d_key, d_value, transform, scale
         As given.
 
     Raises
@@ -138,12 +144,14 @@ class MultiHeadAttention:
         d_value: int | None = None,
         use_bias: bool = False,
         transform: Callable[..., Any] | None = None,
+        scale: float | None = None,
         seed: int | np.random.Generator = 0,
     ) -> None:
         faults = Faults("MultiHeadAttention")
         sizes = new_sizes(faults, d_model, n_heads, n_kv_heads, d_head, d_key, d_value)
         use_bias = flag(faults, "use_bias", use_bias)
         _check_transform(faults, transform)
+        scale = _own_scale(faults, scale)
         rng = generator(faults, "seed", seed)
         faults.raise_any()
         assert rng is not None  # its absence is a fault
@@ -153,13 +161,14 @@ class MultiHeadAttention:
                 arrays[name] = rng.normal(scale=1 / np.sqrt(shape[0]), size=shape)
             else:
                 arrays[name] = np.zeros(shape) if use_bias else None
-        self._keep(sizes, arrays, transform)
+        self._keep(sizes, arrays, transform, scale)
 
-    def _keep(self, sizes: Sizes, arrays: dict[str, Any], transform: Any) -> None:
+    def _keep(self, sizes: Sizes, arrays: dict[str, Any], transform: Any, scale: float | None) -> None:
         self.d_model, self.n_heads, self.n_kv_heads, self.d_head, self.d_key, self.d_value = sizes
         self.w_q, self.w_k, self.w_v, self.w_o = (arrays[name] for name in ("w_q", "w_k", "w_v", "w_o"))
         self.b_q, self.b_k, self.b_v, self.b_o = (arrays.get(name) for name in ("b_q", "b_k", "b_v", "b_o"))
-        self.transform = transform
+        self.bias_k, self.bias_v = (arrays.get(name) for name in ("bias_k", "bias_v"))
+        self.transform, self.scale = transform, scale
 
     @classmethod
     def from_arrays(
@@ -175,7 +184,10 @@ class MultiHeadAttention:
         b_k: ArrayLike | None = None,
         b_v: ArrayLike | None = None,
         b_o: ArrayLike | None = None,
+        bias_k: ArrayLike | None = None,
+        bias_v: ArrayLike | None = None,
         transform: Callable[..., Any] | None = None,
+        scale: float | None = None,
         d_model: int | None = None,
         d_head: int | None = None,
     ) -> MultiHeadAttention:
@@ -196,7 +208,13 @@ class MultiHeadAttention:
             Biases; any of them may be left out.
         b_k, b_v : array_like, shape (G d_head,), optional
         b_o : array_like, shape (d_model,), optional
+        bias_k, bias_v : array_like, shape (G, m, d_head), optional
+            Learned keys and values, both or neither: every query sees them besides the keys of a call, and after them.
+            They are neither projected nor transformed, and no mask, causal or bias reaches them. PyTorch's
+            ``bias_k`` is ``(1, 1, G d_head)``, here ``bias_k.reshape(G, 1, d_head)``; its ``add_zero_attn`` is one
+            more row of zeros in both.
         transform : callable, optional
+        scale : float, optional
             As for the class.
         d_model, d_head : int, optional
             Widths that the weights must have. Without them the weights alone say: some that are not transposed fit
@@ -223,12 +241,14 @@ class MultiHeadAttention:
         faults = Faults("MultiHeadAttention.from_arrays")
         known = known_sizes(faults, n_heads, n_kv_heads, d_model, d_head)
         _check_transform(faults, transform)
+        scale = _own_scale(faults, scale)
         given = {"w_q": w_q, "w_k": w_k, "w_v": w_v, "w_o": w_o, "b_q": b_q, "b_k": b_k, "b_v": b_v, "b_o": b_o}
+        given |= {"bias_k": bias_k, "bias_v": bias_v}
         sizes, arrays = fitted(faults, given, known)
         faults.raise_any()
         assert sizes is not None  # its absence is a fault
         layer = cls.__new__(cls)
-        layer._keep(sizes, arrays, transform)
+        layer._keep(sizes, arrays, transform, scale)
         return layer
 
     def __call__(
@@ -265,7 +285,7 @@ class MultiHeadAttention:
         sinks : array_like, shape (H,), optional
             Logits that count in the denominator only.
         scale : float, optional
-            Multiplies the scores; by default ``1/sqrt(d_head)``.
+            Multiplies the scores; by default the layer's own, which is ``1/sqrt(d_head)`` if none was given.
         softcap : float, optional
             ``c tanh(scores / c)``.
         cache : KVCache, optional
@@ -280,7 +300,8 @@ class MultiHeadAttention:
         out : ndarray, shape (b, n_q, d_model) or (n_q, d_model)
             In the float type of tokens and weights together.
         weights : ndarray, shape (b, H, n_q, n_k) or (H, n_q, n_k)
-            What each query gives to each key, per head. Only with ``return_weights``.
+            What each query gives to each key, per head. Only with ``return_weights``. A layer with m learned keys has
+            n_k + m of them, its own last.
 
         Raises
         ------
@@ -386,7 +407,9 @@ class MultiHeadAttention:
     def _checked(self, faults: Faults, given: Any, options: Options, cache: Any, copy: bool = False) -> Call:
         """The call, with every array in the type in which all of them together are computed."""
         sizes = Sizes(self.d_model, self.n_heads, self.n_kv_heads, self.d_head, self.d_key, self.d_value)
-        weights = check_weights(faults, sizes, {name: getattr(self, name) for name in sizes.shapes()})
+        weights = check_weights(faults, sizes, {name: getattr(self, name) for name in ARRAYS})
+        if options.scale is None:
+            options = options._replace(scale=self.scale)
         tokens = checked_tokens(faults, sizes, *given)
         if cache is not None:
             check_cache(faults, cache, sizes, tokens, options)
@@ -426,24 +449,28 @@ class MultiHeadAttention:
         """
         faults = Faults("MultiHeadAttention.summary")
         sizes = Sizes(self.d_model, self.n_heads, self.n_kv_heads, self.d_head, self.d_key, self.d_value)
-        arrays = check_weights(faults, sizes, {name: getattr(self, name) for name in sizes.shapes()})
+        arrays = check_weights(faults, sizes, {name: getattr(self, name) for name in ARRAYS})
         faults.raise_any()
-        shapes = {name: f"{sizes.shapes()[name][0]} = {words(x.shape)}" for name, x in arrays.items()}
+        letters = {name: axes for name, (axes, _) in sizes.shapes().items()}
+        shapes = {name: f"{letters.get(name, '(G, m, d_head)')} = {words(x.shape)}" for name, x in arrays.items()}
+        names = max(map(len, shapes))
         wide, long = max(map(len, shapes.values())), max(len(f"{x.size:,}") for x in arrays.values())
-        lines = [f"{name}  {shapes[name]:{wide}}  {x.size:>{long},}  {x.dtype}" for name, x in arrays.items()]
+        lines = [f"{name:{names}}  {shapes[name]:{wide}}  {x.size:>{long},}  {x.dtype}" for name, x in arrays.items()]
         total, size = (sum(getattr(x, of) for x in arrays.values()) for of in ("size", "nbytes"))
         heads = f"{self.n_heads} heads of d_head {self.d_head}, {self.n_kv_heads} key/value heads"
-        head = f"MultiHeadAttention: {heads}, transform {self.transform}"
+        scale = "" if self.scale is None else f", scale {self.scale}"
+        head = f"MultiHeadAttention: {heads}, transform {self.transform}{scale}"
         return "\n".join([head, *lines, f"{total:,} parameters, {size:,} bytes"])
 
     def __repr__(self) -> str:
-        said = {"d_model": self.d_model, "n_heads": self.n_heads}
+        said: dict[str, Any] = {"d_model": self.d_model, "n_heads": self.n_heads}
         said |= {"n_kv_heads": self.n_kv_heads} if self.n_kv_heads != self.n_heads else {}
         said |= {"d_head": self.d_head} if self.d_head * self.n_heads != self.d_model else {}
         others = {"d_key": self.d_key, "d_value": self.d_value}
         said |= {name: width for name, width in others.items() if width != self.d_model}
         said |= {} if all(b is None for b in (self.b_q, self.b_k, self.b_v, self.b_o)) else {"use_bias": True}
         said |= {} if self.transform is None else {"transform": self.transform}
+        said |= {} if self.scale is None else {"scale": self.scale}
         return f"MultiHeadAttention({', '.join(f'{name}={value!r}' for name, value in said.items())})"
 
 
@@ -451,6 +478,10 @@ def _check_transform(faults: Faults, transform: Any) -> None:
     if transform is not None and not callable(transform):
         expected = "None or a function (q, k, q_positions, k_positions) -> (q, k)"
         faults.type("transform", expected, given_as(transform))
+
+
+def _own_scale(faults: Faults, scale: Any) -> float | None:
+    return None if scale is None else checked_scale(faults, scale, 1)
 
 
 def _in_their_places(inputs: list[Array], kinds: list[Any]) -> list[Array]:

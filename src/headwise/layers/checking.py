@@ -25,6 +25,8 @@ from headwise.core.shapes import (
 
 _BIASES = ("b_q", "b_k", "b_v", "b_o")
 _WEIGHTS = ("w_q", "w_k", "w_v", "w_o")
+_LEARNED = ("bias_k", "bias_v")
+ARRAYS = (*_WEIGHTS, *_BIASES, *_LEARNED)  # all that a layer may hold, by name
 _WIDEST = 2**20
 _ALL_TRANSPOSED = "these fit transposed: pass w_q.T, w_k.T, w_v.T and w_o.T; PyTorch stores (d_out, d_in)"
 _TRANSPOSED = "x @ w has w as (d_in, d_out), PyTorch the transpose: pass {}.T"
@@ -41,7 +43,7 @@ class Sizes(NamedTuple):
     d_value: int
 
     def shapes(self) -> dict[str, tuple[str, Shape]]:
-        """Of each weight and bias: its shape in letters, and in numbers."""
+        """Of each weight and bias of a projection: its shape in letters, and in numbers."""
         whole, grouped = self.n_heads * self.d_head, self.n_kv_heads * self.d_head
         key = "d_model" if self.d_key == self.d_model else "d_key"
         value = "d_model" if self.d_value == self.d_model else "d_value"
@@ -156,7 +158,7 @@ def _sizes_of(faults: Faults, given: dict[str, Any], known: Known) -> Sizes | No
 
 
 def check_weights(faults: Faults, sizes: Sizes, given: dict[str, Any]) -> dict[str, Array]:
-    """Every weight, and the biases that there are, as arrays of the shapes that these sizes ask for."""
+    """Every weight, and what there is of the rest, as arrays of the shapes that these sizes ask for."""
     known = {}
     for name, (letters, shape) in sizes.shapes().items():
         if given[name] is None and name in _BIASES:
@@ -168,6 +170,32 @@ def check_weights(faults: Faults, sizes: Sizes, given: dict[str, Any]) -> dict[s
             faults.value(name, f"{letters} = {words(shape)}", words(weight.shape), remedy)
         elif weight is not None:
             known[name] = weight
+    return known | _check_learned(faults, sizes, {name: given[name] for name in _LEARNED})
+
+
+def _check_learned(faults: Faults, sizes: Sizes, given: dict[str, Any]) -> dict[str, Array]:
+    """Learned keys and values, (G, m, d_head) each, or none of them."""
+    missing = [name for name, rows in given.items() if rows is None]
+    if len(missing) == len(given):
+        return {}
+    if missing:
+        other = next(name for name in given if name not in missing)
+        faults.value(missing[0], f"an array where {other} is given, as every key has a value", "None")
+    known: dict[str, Array] = {}
+    for name, rows in given.items():
+        x = None if rows is None else array(faults, name, rows)
+        if x is None:
+            continue
+        expected = f"(G, m, d_head) = ({sizes.n_kv_heads}, m, {sizes.d_head})"
+        if x.ndim != 3 or (x.shape[0], x.shape[2]) != (sizes.n_kv_heads, sizes.d_head):
+            flat = x.shape == (1, 1, sizes.n_kv_heads * sizes.d_head)
+            remedy = f"pass {name}.reshape({sizes.n_kv_heads}, 1, {sizes.d_head})" if flat else ""
+            faults.value(name, expected, words(x.shape), remedy)
+            continue
+        if known and x.shape != known["bias_k"].shape:
+            m = known["bias_k"].shape[1]
+            faults.value(name, f"{expected} with m = {m} as in bias_k", words(x.shape), "every key has one value")
+        known[name] = x
     return known
 
 

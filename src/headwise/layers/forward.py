@@ -21,6 +21,7 @@ from headwise.core.products import Product, column_sums, over_tokens, project, p
 from headwise.core.shapes import Array, Faults, computing_dtype, given_as, result_dtype, words
 from headwise.layers.cache import taking_back
 from headwise.layers.checking import Options, Sizes
+from headwise.layers.learned import Learned, attention_with, attention_with_vjp
 from headwise.layers.multihead import merge_heads, split_heads
 
 _TINY = 2**24  # multiplications below which a second worker costs more than it takes over
@@ -47,6 +48,10 @@ class Call(NamedTuple):
         q, k, v = project_all(products)
         groups = self.sizes.n_kv_heads
         return split_heads(q, self.sizes.n_heads), split_heads(k, groups), split_heads(v, groups)
+
+    @property
+    def learned(self) -> Learned | None:
+        return Learned(self.weights["bias_k"], self.weights["bias_v"]) if "bias_k" in self.weights else None
 
     def positions(self) -> tuple[Array, Array]:
         """Of queries and keys: (n,), or (B, n) as the cache counts them."""
@@ -113,7 +118,7 @@ def cast(x: Array, dtype: np.dtype[Any]) -> Array:
 
 
 # -------------------------------------------------------------------------------------- the heads, two ways
-def _by_definition(q: Array, k: Array, v: Array, options: Options) -> tuple[Array, Array]:
+def _by_definition(q: Array, k: Array, v: Array, options: Options, learned: Learned | None) -> tuple[Array, Array]:
     """Output and weights of all heads, a key head with its queries at a time: on our workers, as projections are."""
     (n_items, n_heads, n_q, _), (n_groups, n_k) = q.shape, k.shape[1:3]
     scores, together = (n_items, n_heads, n_q, n_k), n_heads // n_groups
@@ -124,8 +129,11 @@ def _by_definition(q: Array, k: Array, v: Array, options: Options) -> tuple[Arra
     if bias is not None:
         bias = np.broadcast_to(bias if isinstance(bias, np.ndarray) else bias.dense(scores), scores)
     sinks = None if options.sinks is None else np.broadcast_to(options.sinks, n_heads)
+    n_learned = 0 if learned is None else learned.k.shape[-2]
+    if learned is not None:
+        k, v = learned.after(k, v)
     dtype = result_dtype(q.dtype, k.dtype, v.dtype)
-    out, weights = np.empty((*scores[:-1], v.shape[-1]), dtype), np.empty(scores, dtype)
+    out, weights = np.empty((*scores[:-1], v.shape[-1]), dtype), np.empty((*scores[:-1], n_k + n_learned), dtype)
 
     def compute(task: tuple[int, int]) -> None:
         item, group = (slice(i, i + 1) for i in task)
@@ -135,8 +143,8 @@ def _by_definition(q: Array, k: Array, v: Array, options: Options) -> tuple[Arra
             q[here],
             k[item, group],
             v[item, group],
-            None if mask is None else mask[here],
-            bias=None if bias is None else bias[here],
+            None if mask is None else _widened(mask[here], n_learned, True),
+            bias=None if bias is None else _widened(bias[here], n_learned, 0),
             sinks=None if sinks is None else sinks[heads],
             scale=options.scale,
             softcap=options.softcap,
@@ -145,6 +153,11 @@ def _by_definition(q: Array, k: Array, v: Array, options: Options) -> tuple[Arra
     threads = 1 if q.size * n_k < _TINY else workers.default_threads()
     workers.run(lambda: compute, list(np.ndindex(n_items, n_groups)), threads)
     return out, weights
+
+
+def _widened(x: Array, n_more: int, value: float) -> Array:
+    """A mask or bias (..., n_k) with this value for so many keys more."""
+    return x if not n_more else np.pad(x, [(0, 0)] * (x.ndim - 1) + [(0, n_more)], constant_values=value)
 
 
 def forward(call: Call, return_weights: bool) -> Any:
@@ -160,10 +173,20 @@ def forward(call: Call, return_weights: bool) -> Any:
 
 def _attended(call: Call, q: Array, k: Array, v: Array, return_weights: bool) -> Any:
     k, v, options = call.cached(k, v)
-    if not return_weights:
-        return call.given_back(call.joined(attention(q, k, v, options.mask, **options.keywords())))
-    heads, weights = _by_definition(q, k, v, options)
-    return call.given_back(call.joined(heads)), call.given_back(weights)
+    if return_weights:
+        heads, weights = _by_definition(q, k, v, options, call.learned)
+        return call.given_back(call.joined(heads)), call.given_back(weights)
+    if call.learned is not None:
+        return call.given_back(call.joined(attention_with(call.learned, q, k, v, options)))
+    return call.given_back(call.joined(attention(q, k, v, options.mask, **options.keywords())))
+
+
+def _heads_vjp(call: Call, q: Array, k: Array, v: Array) -> tuple[Array, Any]:
+    """Output of the heads, and what gives the gradients of attention's arguments, and of the learned rows or None."""
+    if call.learned is not None:
+        return attention_with_vjp(call.learned, q, k, v, call.options)
+    heads, vjp = attention_vjp(q, k, v, call.options.mask, **call.options.keywords())
+    return heads, lambda d_heads: (vjp(d_heads), None)
 
 
 class Backward:
@@ -176,7 +199,7 @@ class Backward:
         if call.transform is not None:
             *turned, self.transform_vjp = call.transform.vjp(q, k, *call.positions())
             q, k = _checked_pair("MultiHeadAttention.vjp", turned, q, k)
-        heads, self.heads_vjp = attention_vjp(q, k, v, call.options.mask, **call.options.keywords())
+        heads, self.heads_vjp = _heads_vjp(call, q, k, v)
         self.merged = merge_heads(heads)
         self.out = project(self.merged, call.weights["w_o"], call.weights.get("b_o"))
 
@@ -184,7 +207,7 @@ class Backward:
         """Those of query, key and value, of the weights by name, of the transform's weights, and of bias and sinks."""
         call, weights = self.call, self.call.weights
         d_merged = project(d_out, weights["w_o"].T)
-        of_heads = self.heads_vjp(split_heads(d_merged, call.sizes.n_heads))
+        of_heads, learned = self.heads_vjp(split_heads(d_merged, call.sizes.n_heads))
         d_q, d_k, own = of_heads.q, of_heads.k, {}
         if self.transform_vjp is not None:
             d_q, d_k, own = self.transform_vjp(d_q, d_k)
@@ -195,4 +218,5 @@ class Backward:
         inputs = [Product(d, weights[f"w_{name}"].T) for name, d in zip("qkv", d_projected, strict=True)]
         d_query, d_key, d_value, *others = project_all([*inputs, *products.values()])
         d_weights = {name: d.reshape(weights[name].shape) for name, d in zip(products, others, strict=True)}
+        d_weights |= {} if learned is None else {"bias_k": learned.k, "bias_v": learned.v}
         return [d_query, d_key, d_value], d_weights, own, of_heads

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -794,7 +795,7 @@ def test_an_interrupt_leaves_the_page_whole(
     page.write_text(PAGE)
     page.chmod(0o640)
     with monkeypatch.context() as patch:
-        patch.setattr(files.os, "fsync", fail)
+        patch.setattr(os, "fsync", fail)
         with pytest.raises((KeyboardInterrupt, FileError), match=r"^$|No space left on device"):
             write_page(page, outcome(), [])
     assert page.read_text() == PAGE

@@ -18,7 +18,6 @@ import numpy as np
 import pytest
 from bits import bits
 
-from headwise import files
 from headwise.files import (
     FileError,
     array_names,
@@ -28,7 +27,9 @@ from headwise.files import (
     shown,
     write_arrays,
     write_bytes,
+    writing,
 )
+from headwise.files import npy as npy_files
 
 ARRAYS = {
     "half": np.arange(6, dtype=np.float16).reshape(2, 3),
@@ -316,8 +317,8 @@ def test_a_pipe_that_takes_the_name_after_the_check(tmp_path: Path, monkeypatch:
     os.mkfifo(tmp_path / "in.npz")
     regular = os.stat(__file__)
     with seconds_at_most(5), monkeypatch.context() as patch:
-        patch.setattr(files.os, "stat", lambda path: regular)
-        patch.setattr(files.os.path, "isdir", lambda path: False)
+        patch.setattr(os, "stat", lambda path: regular)
+        patch.setattr(os.path, "isdir", lambda path: False)
         with pytest.raises(FileError, match=r"expected a file, got a named pipe"):
             read_arrays(tmp_path / "in.npz")
 
@@ -332,7 +333,7 @@ def test_a_file_that_changes_while_it_is_read(
     (tmp_path / "q.npy").write_bytes(raw_npy(text, bytes(800)))
     status = os.stat(tmp_path / "q.npy")
     before = SimpleNamespace(st_mode=status.st_mode, st_size=status.st_size + change)
-    monkeypatch.setattr(files.os, "fstat", lambda number: before)
+    monkeypatch.setattr(os, "fstat", lambda number: before)
     with pytest.raises(FileError, match=rf"q: expected an undamaged file, got '(the )?{says}'"):
         read_arrays(tmp_path)
 
@@ -346,20 +347,20 @@ def test_a_file_without_leave_to_read(tmp_path: Path) -> None:
 
 def test_more_than_the_memory_of_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "in.npz").write_bytes(STORED)
-    monkeypatch.setattr(files, "physical_memory", lambda: 799)
+    monkeypatch.setattr(npy_files, "physical_memory", lambda: 799)
     refused(tmp_path / "in.npz", r"q: expected at most the 799 bytes of memory here, got 800")
-    monkeypatch.setattr(files, "physical_memory", lambda: None)
+    monkeypatch.setattr(npy_files, "physical_memory", lambda: None)
     assert read_arrays(tmp_path / "in.npz")["q"].shape == (100,)
 
 
 def test_memory_is_unknown_where_the_system_does_not_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert files.physical_memory() or os.name == "nt"
+    assert npy_files.physical_memory() or os.name == "nt"
 
     def unknown(name: str) -> int:
         raise ValueError(name)
 
-    monkeypatch.setattr(files.os, "sysconf", unknown)
-    assert files.physical_memory() is None
+    monkeypatch.setattr(os, "sysconf", unknown)
+    assert npy_files.physical_memory() is None
 
 
 @pytest.mark.parametrize("data", [STORED, DEFLATED], ids=["stored", "deflated"])
@@ -460,7 +461,7 @@ def test_targets_that_cannot_be_written(tmp_path: Path, write: Callable[..., Non
 def test_a_folder_without_leave_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tmp_path.chmod(0o500)
     if os.access(tmp_path, os.W_OK):  # root may do everything
-        monkeypatch.setattr(files.os, "access", lambda path, mode: False)
+        monkeypatch.setattr(os, "access", lambda path, mode: False)
     with pytest.raises(FileError, match=r"out\.npz: expected a folder that may be written to, got '"):
         write_arrays(tmp_path / "out.npz", Q)
     tmp_path.chmod(0o700)
@@ -501,7 +502,7 @@ def test_a_fault_at_any_step_leaves_the_target_as_it_was(
 ) -> None:
     path = tmp_path / "out.npz"
     path.write_bytes(b"precious")
-    monkeypatch.setattr(files.os, step, failing(FAULTS[step]))
+    monkeypatch.setattr(os, step, failing(FAULTS[step]))
     with pytest.raises(FileError, match=rf"out\.npz: expected to write 280 bytes, got '{FAULTS[step].strerror}'"):
         write_arrays(path, Q, force=True)
     assert path.read_bytes() == b"precious"
@@ -527,7 +528,7 @@ def test_an_interrupt_between_two_arrays(tmp_path: Path, monkeypatch: pytest.Mon
 
 def appearing(path: Path) -> Callable[..., None]:
     """Writes as usual, and then somebody else takes the target's name."""
-    write = files._write_npz
+    write = writing._write_npz
 
     def write_late(temporary: str, *rest: Any) -> None:
         write(temporary, *rest)
@@ -541,9 +542,9 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
 ) -> None:
     path = tmp_path / "out.npz"
-    monkeypatch.setattr(files, "_write_npz", appearing(path))
+    monkeypatch.setattr(writing, "_write_npz", appearing(path))
     if not links:
-        monkeypatch.setattr(files.os, "link", failing(OSError(95, "Operation not supported")))
+        monkeypatch.setattr(os, "link", failing(OSError(95, "Operation not supported")))
     with pytest.raises(FileError, match=r"out\.npz: expected a new name, got one that exists"):
         write_arrays(path, Q)
     assert path.read_bytes() == b"precious"
@@ -551,10 +552,10 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(
 
 
 def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files.os, "link", failing(OSError(1, "Operation not permitted")))
+    monkeypatch.setattr(os, "link", failing(OSError(1, "Operation not permitted")))
     write_arrays(tmp_path / "out.npz", Q)
     assert np.array_equal(read_arrays(tmp_path / "out.npz")["q"], Q["q"])
-    monkeypatch.setattr(files.os, "replace", failing(KeyboardInterrupt()))
+    monkeypatch.setattr(os, "replace", failing(KeyboardInterrupt()))
     with pytest.raises(KeyboardInterrupt, match=r"^$"):
         write_arrays(tmp_path / "other.npz", Q)
     assert only(tmp_path) == ["out.npz"]
@@ -563,10 +564,10 @@ def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mo
 def test_windows_renames_which_there_replaces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "new").write_bytes(b"new")
     renamed: list[tuple[str, str]] = []
-    monkeypatch.setattr(files.os, "rename", lambda old, new: renamed.append((old, new)))
+    monkeypatch.setattr(os, "rename", lambda old, new: renamed.append((old, new)))
     with monkeypatch.context() as patch:
-        patch.setattr(files.os, "name", "nt")
-        files._publish("new", "out.npz", force=False)
+        patch.setattr(os, "name", "nt")
+        writing._publish("new", "out.npz", force=False)
     assert renamed == [("new", "out.npz")]
 
 

@@ -1,6 +1,7 @@
 """view.heatmap: the picture shows the weights, and is written whole or not at all."""
 
 import io
+import os
 import re
 import sys
 from pathlib import Path
@@ -9,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from headwise import files
 from headwise.core.shapes import Array
 from headwise.files import FileError
 from headwise.view.heatmap import check_picture, heatmap
@@ -134,7 +134,7 @@ def test_a_fault_while_writing_leaves_nothing(image: Any, tmp_path: Path, monkey
     def full(*_: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(FileError, match=r"out\.png: expected to write \d+ bytes, got 'No space left on device'"):
         heatmap(np.eye(2), tmp_path / "out.png")
     assert list(tmp_path.iterdir()) == []

@@ -45,6 +45,14 @@ MASKED = "masked = biased if visible is None else np.where(visible, biased, -np.
 WEIGHTS = "weights, lse = softmax_and_lse(masked)"
 SCORES = "_scaled(q, np.swapaxes(k, -1, -2), p.scale)"
 
+HOSTILE, CHECKPOINTS = "test_files_hostile.py", "test_files_torch.py"
+JSON, PICKLES, SAFE, TORCH = (
+    "files/json_parts.py",
+    "files/pickles.py",
+    "files/safetensors.py",
+    "files/torch_pickle.py",
+)
+
 FAULTS = {
     "mask after softmax": [
         (
@@ -170,6 +178,39 @@ FAULTS = {
         (GRID, "alone = isinstance(p.bias, Alibi)", "alone = False"),
         DECODING,
     ],
+    "json: names twice": [(JSON, "            if name in seen:\n", "            if False:\n"), HOSTILE],
+    "json: any depth": [(JSON, "if len(closing) > _DEEPEST:", "if False:"), HOSTILE],
+    "json: what is skipped may be of any size": [(JSON, "if self.at - begin > _MOST_SKIPPED:", "if False:"), HOSTILE],
+    "safetensors: overlaps": [(SAFE, "if item.begin != at:", "if item.begin > at:"), HOSTILE],
+    "safetensors: holes": [(SAFE, "if item.begin != at:", "if item.begin < at:"), HOSTILE],
+    "safetensors: a file that is cut": [(SAFE, "    if at != held:\n", "    if at < held:\n"), HOSTILE],
+    "safetensors: offsets that do not fit the shape": [(SAFE, "if end - begin != promised:", "if False:"), HOSTILE],
+    "shapes that no array can have": [("files/tensors.py", "* itemsize > sys.maxsize:", "> 1 << 99:"), HOSTILE],
+    "pickles: names by import": [
+        (PICKLES, "if full not in self.known:", "if False:"),
+        (
+            PICKLES,
+            "self._push(self.known[full])",
+            "self._push(self.known.get(full) or Known(full, __import__(module)))",
+        ),
+        HOSTILE,
+    ],
+    "pickles: objects without a budget": [
+        ("files/budget.py", "        if size > self.left:\n", "        if False:\n"),
+        HOSTILE,
+    ],
+    "pickles: any memo": [(PICKLES, "        if place > len(self.memo):\n", "        if False:\n"), HOSTILE],
+    "pickles: integers of any size": [(PICKLES, "        if size > _LARGEST:\n", "        if False:\n"), HOSTILE],
+    "pickles: a class is called": [(PICKLES, " or known.call is None", ""), HOSTILE],
+    "torch: views outside their storage": [
+        (TORCH, "if last >= held + (not size) or size > held:", "if False:"),
+        HOSTILE,
+    ],
+    "torch: views larger than their storage": [(TORCH, " or size > held:", ":"), HOSTILE],
+    "torch: offsets forgotten": [(TORCH, "place(storage) + offset * dtype.itemsize", "place(storage)"), CHECKPOINTS],
+    "torch: strides in numbers": [(TORCH, "tuple(stride * dtype.itemsize for", "tuple(stride for"), CHECKPOINTS],
+    "torch: compressed members": [("files/zips.py", "info.compress_type != zipfile.ZIP_STORED or ", ""), HOSTILE],
+    "zip: a directory of any size": [("files/zips.py", "    if size > most:\n", "    if False:\n"), HOSTILE],
 }
 
 BY_DIFFERENCES = "test_multihead_vjp.py"
@@ -958,6 +999,8 @@ def test_without_a_fault_the_copy_is_green_and_is_what_runs(copied):
             CACHE_INTERRUPTS,
             VARLEN_JUDGE,
             *LAYER_JUDGES,
+            HOSTILE,
+            CHECKPOINTS,
         ],
     )
     assert code == 0, text

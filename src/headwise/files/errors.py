@@ -1,0 +1,56 @@
+"""What is wrong with a file, in one line, and text of others that no terminal acts upon."""
+
+import os
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import TypeAlias
+
+PathLike: TypeAlias = str | os.PathLike[str]
+
+AGAIN = "copy or save it again"
+
+
+class FileError(ValueError):
+    """A file that cannot be read or written as asked; one line of file, member, expected, got, remedy."""
+
+
+def shown(text: object, longest: int = 200) -> str:
+    r"""Return text on one line that no terminal acts upon: whatever does not print is escaped, the end cut.
+
+    >>> shown("in\n\x1b[2J.npz")
+    'in\\n\\x1b[2J.npz'
+    """
+    escaped = "".join(c if c.isprintable() else repr(c)[1:-1] for c in str(text)[: longest + 1])
+    return escaped if len(escaped) <= longest else escaped[: longest - 3] + "..."
+
+
+def listed(names: Collection[str], most: int = 12) -> str:
+    """Return names as one readable line.
+
+    >>> listed(["k", "v"]), listed([])
+    ('k, v', 'nothing')
+    """
+    words = [shown(name, 60) for name in list(names)[:most]]
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(words) + more if words else "nothing"
+
+
+def file_error(where: str, expected: str, got: object, remedy: str) -> FileError:
+    return FileError(f"{where}: expected {expected}, got {shown(got)}; {remedy}")
+
+
+@contextmanager
+def reading(where: str) -> Iterator[None]:
+    """Turn whatever a damaged file makes the libraries below raise into a FileError."""
+    try:
+        yield
+    except (FileError, MemoryError):
+        raise
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise file_error(
+            where, "a file that can be read", f"'{reason}'", "check the path and its permissions"
+        ) from error
+    except Exception as error:  # zlib.error, BadZipFile, struct.error, EOFError, NotImplementedError and others
+        got = f"'{shown(error, 100) or type(error).__name__}'"
+        raise file_error(where, "an undamaged file", got, AGAIN) from error

@@ -1,0 +1,53 @@
+"""Zip files: their directory, and where the bytes of a stored member lie, so that they need not be copied."""
+
+import mmap
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from headwise.files.errors import AGAIN, PathLike, file_error, shown
+from headwise.files.opening import open_regular
+
+_LOCAL = b"PK\x03\x04"
+_FIXED = 30  # bytes of a member's own header, before its name and extras
+_END, _END_64 = b"PK\x05\x06", b"PK\x06\x06"
+_END_SIZE, _END_64_SIZE, _LOCATOR_SIZE = 22, 56, 20
+_PER_BYTE = 16  # bytes that Python makes of one of the directory
+_SLACK = 1 << 20
+
+
+@contextmanager
+def open_archive(path: PathLike, data: mmap.mmap, where: str) -> Iterator[zipfile.ZipFile]:
+    """Open a zip file, which is also mapped as `data`, if the objects made of its directory do not outgrow it."""
+    size = _directory_size(data)
+    most = (len(data) + _SLACK) // _PER_BYTE
+    if size > most:
+        raise file_error(where, f"a directory of at most {most} bytes", size, "save fewer or larger arrays in it")
+    file, _ = open_regular(path, where)
+    with file, zipfile.ZipFile(file) as archive:
+        yield archive
+
+
+def _directory_size(data: mmap.mmap) -> int:
+    """Return how long a zip file says that its directory is, as `zipfile` will read it."""
+    end = len(data) - _END_SIZE
+    if data[max(end, 0) :][:4] != _END or data[-2:] != b"\0\0":
+        end = data.rfind(_END, max(end - (1 << 16), 0))
+    size_64 = data[max(end - _LOCATOR_SIZE - _END_64_SIZE, 0) : max(end, 0)]
+    large = int.from_bytes(size_64[40:48], "little") if size_64[:4] == _END_64 else 0
+    return max(large, int.from_bytes(data[end + 12 : end + 16], "little")) if end >= 0 else 0
+
+
+def stored_at(data: mmap.mmap, info: zipfile.ZipInfo, where: str) -> tuple[int, int]:
+    """Return where a member begins and how many bytes it has; one that is compressed or encrypted is refused."""
+    named = f"{where}: {shown(info.filename, 60)}"
+    if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1 or info.compress_size != info.file_size:
+        raise file_error(named, "a member stored as it is", "a compressed or encrypted one", AGAIN)
+    head = data[info.header_offset : info.header_offset + _FIXED]
+    if len(head) < _FIXED or head[:4] != _LOCAL:
+        raise file_error(named, f"a member at byte {info.header_offset}", "none", AGAIN)
+    skipped = int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
+    begin = info.header_offset + _FIXED + skipped
+    if begin + info.file_size > len(data):
+        raise file_error(named, f"{info.file_size} bytes", f"{max(len(data) - begin, 0)}", AGAIN)
+    return begin, info.file_size

@@ -1,0 +1,114 @@
+"""files/torch_pickle, pickles: files of PyTorch itself, read without it; what is no tensor is refused by its name."""
+
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch_files as made
+from bits import bits
+
+from headwise.files import FileError, open_checkpoint
+
+DATA = Path(__file__).parent / "data" / "torch"  # made by tools/make_torch_files.py
+TYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
+NEW_TYPES = ("float8_e4m3fn", "float8_e5m2", "uint16", "uint32", "uint64")
+
+
+def dtype(name):
+    return np.dtype(getattr(ml_dtypes, name, None) or name)
+
+
+@pytest.mark.parametrize("name", ["zip.pt", "protocol4.pt", "legacy.bin"])
+def test_files_of_pytorch(name):
+    read = open_checkpoint(DATA / name)
+    whole = np.arange(35, dtype=np.float32).reshape(5, 7)
+    expected = {name: np.arange(6).reshape(2, 3).astype(dtype(name)) for name in TYPES}
+    expected |= {"whole": whole, "turned": whole.T, "part": whole[1:4, 2::2]}
+    expected |= {"nothing": np.empty((0, 3), "f4"), "one": np.float32(7.5), "parameter": np.arange(3, dtype="f4")}
+    assert list(read) == list(expected)
+    for key, array in expected.items():
+        assert read.tensor(key) == (array.shape, array.dtype, str(DATA / name))
+        assert bits(read[key]) == bits(np.asarray(array)), key
+        assert read[key].flags.aligned
+        assert not read[key].flags.writeable
+
+
+def test_types_that_came_later():
+    read = open_checkpoint(DATA / "new_types.pth")
+    assert {key: (array.dtype, array.astype(float).tolist()) for key, array in read.items()} == {
+        name: (dtype(name), [0, 1, 2, 3, 4, 5]) for name in NEW_TYPES
+    }
+
+
+def test_the_one_dictionary_of_tensors_is_found():
+    read = open_checkpoint(DATA / "nested.pt")
+    assert list(read) == ["in_proj_weight", "in_proj_bias", "out_proj.weight", "out_proj.bias"]
+    np.testing.assert_array_equal(read["in_proj_weight"], np.arange(48.0).reshape(12, 4))
+
+
+def test_a_module_is_refused_by_its_name():
+    with pytest.raises(
+        FileError, match=r"module\.pt: expected tensors, got the global '[\w.]+\.MultiheadAttention'; it"
+    ):
+        open_checkpoint(DATA / "module.pt")
+
+
+def test_arrays_of_a_zip_are_views_of_the_file():
+    read = open_checkpoint(DATA / "zip.pt")
+    assert not read["whole"].flags.owndata
+    assert np.shares_memory(read["whole"], read["part"])
+
+
+@pytest.mark.parametrize("contain", [made.zipped, made.legacy])
+@pytest.mark.parametrize(
+    ("tensor", "values"),
+    [
+        (made.tensor(), [[0, 1, 2], [3, 4, 5]]),
+        (made.tensor((3, 2), (1, 3)), [[0, 3], [1, 4], [2, 5]]),
+        (made.tensor((2, 2), (1, 1), 3), [[3, 4], [4, 5]]),  # overlaps, inside
+        (made.tensor((2, 3), (0, 2), 1), [[1, 3, 5], [1, 3, 5]]),
+        (made.tensor((), (), 5), 5),
+        (made.tensor((0, 3), (3, 1), 6), []),
+    ],
+)
+def test_views_inside_their_storage(tmp_path, contain, tensor, values):
+    six = {"values": np.arange(6, dtype="<f4").tobytes()} if contain is made.legacy else {}
+    six = six or {"0": np.arange(6, dtype="<f4").tobytes()}
+    (tmp_path / "a.pt").write_bytes(contain(made.state(tensor), **six))
+    assert open_checkpoint(tmp_path / "a.pt")["w0"].tolist() == values
+
+
+def test_texts_of_python_2_and_states_are_read(tmp_path):
+    program = b"\x80\x02ccollections\nOrderedDict\n)R(U\x01w" + made.tensor() + b"u}(U\x09_metadata}ub."
+    (tmp_path / "a.pt").write_bytes(made.zipped(program))
+    assert list(open_checkpoint(tmp_path / "a.pt")) == ["w"]
+
+
+def test_a_size_an_append_and_a_memo_that_is_written_again(tmp_path):
+    size = made.tensor().replace(made.numbers((2, 3)), b"ctorch\nSize\n" + made.numbers((2, 3)) + b"\x85R")
+    program = b"\x80\x02}" + made.text("w") + b"q\x00" + size + b"s" + b"]K\x01aq\x000."
+    with pytest.raises(FileError, match=r"got the opcode POP"):
+        write(tmp_path, program)
+    program = b"\x80\x02]K\x01aq\x00}q\x00(" + made.text("w") + size + b"uh\x00."
+    assert list(write(tmp_path, program)) == ["w"]
+
+
+def write(folder, program):
+    (folder / "a.pt").write_bytes(made.zipped(program))
+    return open_checkpoint(folder / "a.pt")
+
+
+def test_what_is_there_is_named_where_it_is_not_one_dictionary_of_tensors(tmp_path):
+    two = b"\x80\x02}(" + made.text("ema") + made.state(made.tensor())[2:-1]
+    two += made.text("model") + made.state(made.tensor())[2:-1] + b"u."
+    for program, got in [
+        (two, "ema, model"),
+        (b"\x80\x02}(X\x05\0\0\0epochK\x03u.", "epoch"),
+        (b"\x80\x02}.", "nothing"),
+    ]:
+        (tmp_path / "a.pt").write_bytes(made.zipped(program))
+        with pytest.raises(
+            FileError, match=rf"expected one dictionary of tensors among what it holds, got {got}; save"
+        ):
+            open_checkpoint(tmp_path / "a.pt")

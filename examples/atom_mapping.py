@@ -29,14 +29,11 @@ import argparse
 import importlib.util
 import io
 import math
-import pickle
 import re
-import struct
 import sys
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import smiles
@@ -44,7 +41,7 @@ import smiles
 import headwise as hw
 from headwise import console
 from headwise.core.shapes import Array
-from headwise.files import FileError, read_text, write_bytes
+from headwise.files import FileError, open_checkpoint, read_text, write_bytes
 from headwise.view.heatmap import check_picture
 
 REACTIONS = (
@@ -59,33 +56,6 @@ NEIGHBOURS = 90.0  # by so much shares of neighbours of mapped atoms count more
 NOWHERE = -1
 
 State = Mapping[str, Array]
-
-
-# ---------------------------------------------------------------------------- until headwise.files can read .bin files
-def open_checkpoint(path: Path) -> State:
-    """Stand-in for `headwise.files.open_checkpoint`: reads PyTorch's older format, and unpickles three names only."""
-    globals_ = {
-        ("collections", "OrderedDict"): OrderedDict,
-        ("torch", "FloatStorage"): "float32",
-        ("torch._utils", "_rebuild_tensor_v2"): lambda storage, start, shape, strides, *_: (storage, shape),
-    }
-
-    class Restricted(pickle.Unpickler):
-        def find_class(self, module: str, name: str) -> Any:
-            if (module, name) not in globals_:
-                raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
-            return globals_[module, name]
-
-        def persistent_load(self, pid: Any) -> Any:
-            return pid[2]  # ("storage", type, key, device, size, view)
-
-    with path.open("rb") as file:
-        _, _, _, tensors, keys = (Restricted(file).load() for _ in range(5))  # magic, protocol, system, names, storages
-        storages = {}
-        for key in keys:
-            (size,) = struct.unpack("<q", file.read(8))
-            storages[key] = np.frombuffer(file.read(4 * size), "<f4")
-    return {name: storages[key].reshape(shape) for name, (key, shape) in tensors.items()}
 
 
 # ---------------------------------------------------------------------------------------------------------- the model

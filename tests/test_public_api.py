@@ -43,8 +43,9 @@ NAMES = {
     "softmax",
     "softmax_vjp",
     "transforms",
+    "weights",
 }
-MODULES = {"frequencies", "masks", "transforms"}
+MODULES = {"frequencies", "masks", "transforms", "weights"}
 OPTIONS = ["causal", "bias", "scale", "softcap", "sinks", "dropout", "rng"]
 
 
@@ -158,6 +159,19 @@ def test_the_signatures_of_the_transforms():
         "qk_norm",
         "compose",
     }
+
+
+def test_the_signatures_of_the_weights():
+    w = hw.weights
+    heads, described = ["*n_heads=None", "*n_kv_heads=None"], ["*pattern=None", "*config=None", "*transform=None"]
+    made = ["state", "prefix=''", *heads, *described, "*add_zero_attn=False"]
+    assert signature(w.from_state_dict) == made
+    assert signature(w.to_state_dict) == ["layer", "pattern", "prefix=''", "*add_zero_attn=False"]
+    assert signature(w.attention_layers) == ["tensors", "config=None"]
+    assert signature(w.save) == ["layer", "path", "*force=False"]
+    assert signature(w.load) == ["path"]
+    functions = {"attention_layers", "from_state_dict", "load", "save", "to_state_dict"}
+    assert set(w.__all__) == functions | {"PATTERNS", "Found", "Pattern"}
 
 
 def test_the_signatures_of_the_masks():

@@ -17,7 +17,7 @@ from headwise.core.positions import (
 )
 from headwise.core.softmax import logsumexp, merge_attention, softmax
 from headwise.core.varlen import attention_varlen, attention_varlen_vjp
-from headwise.layers import transforms
+from headwise.layers import transforms, weights
 from headwise.layers.attention_layer import MultiHeadAttention, MultiHeadGradients
 from headwise.layers.cache import KVCache
 from headwise.layers.multihead import MultiHeadSelfAttention, multi_head_attention, multi_head_attention_vjp
@@ -57,4 +57,5 @@ __all__ = [
     "softmax",
     "softmax_vjp",
     "transforms",
+    "weights",
 ]

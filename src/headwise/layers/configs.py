@@ -1,0 +1,201 @@
+"""What a model's config.json says of its attention: heads, widths, scale, and by how much rope turns.
+
+Knows the keys of Hugging Face's configurations and of Meta's params.json; reads no file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from headwise.core import frequencies
+from headwise.core.frequencies import Frequencies
+from headwise.core.shapes import Array, Faults, given_as, integer, real, shown
+from headwise.layers.patterns import Pattern
+from headwise.layers.transforms import Transform, TransformVjp, rotary
+
+_KEYS = {
+    "n_heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
+    "n_kv_heads": ("num_key_value_heads", "n_kv_heads"),
+    "d_head": ("head_dim", "d_kv"),
+    "d_model": ("hidden_size", "n_embd", "d_model", "dim"),
+}
+_ROPE_MODELS = ("llama", "mistral", "mixtral", "ministral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
+_LENGTHS = ("max_position_embeddings", "original_max_position_embeddings")
+_OWN = "pass n_heads= and transform= in place of config=, and what it scales or caps in each call"
+_DIFFERENT = {  # what a layer does not hold: the key, the values that mean nothing
+    "attn_logit_softcapping": (None,),
+    "scale_attn_by_inverse_layer_idx": (None, False),
+    "position_embedding_type": (None, "absolute"),
+    "clip_qkv": (None,),
+}
+
+
+class Settings(NamedTuple):
+    """The numbers that a configuration says; None where it says nothing."""
+
+    n_heads: int | None = None
+    n_kv_heads: int | None = None
+    d_head: int | None = None
+    d_model: int | None = None
+
+
+def read_settings(faults: Faults, config: Any) -> Settings:
+    """Heads and widths of a configuration; what is no number is noted."""
+    if config is None:
+        return Settings()
+    if not isinstance(config, Mapping):
+        faults.type("config", "None or a mapping, as json.load gives config.json", given_as(config))
+        return Settings()
+    return Settings(**{field: _number(faults, config, keys) for field, keys in _KEYS.items()})
+
+
+def _number(faults: Faults, config: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:
+    for key in keys:
+        if config.get(key) is not None:
+            return integer(faults, f"config['{key}']", config[key], 1, "a number") or None
+    return None
+
+
+def check_config(faults: Faults, config: Mapping[str, Any], pattern: Pattern) -> None:
+    """Note what a configuration asks of attention that no layer here does."""
+    for key, plain in _DIFFERENT.items():
+        if config.get(key) not in plain:
+            faults.value(f"config['{key}']", f"{plain[-1]} or nothing", shown(config[key]), _OWN)
+    kind = config.get("model_type")
+    if pattern.rope is not None and kind is not None and kind not in _ROPE_MODELS:
+        expected = f"one of {', '.join(_ROPE_MODELS)}, whose rope, norms and scale are known"
+        faults.value("config['model_type']", expected, shown(kind), _OWN)
+
+
+def scale_of(config: Mapping[str, Any], pattern: Pattern) -> float | None:
+    """The scale of a model: GPT-2 may have none."""
+    return 1.0 if config.get("scale_attn_weights") is False else pattern.scale
+
+
+def eps_of(faults: Faults, config: Mapping[str, Any]) -> float:
+    """What norms of queries and keys add."""
+    key = "rms_norm_eps" if config.get("rms_norm_eps") is not None else "norm_eps"
+    number = _real(faults, f"config['{key}']", config.get(key), 0.0, math.inf)
+    return 1e-6 if number is None else number
+
+
+def _real(faults: Faults, name: str, value: Any, low: float, high: float) -> float | None:
+    """A number between two, or None: with the fault noted where it is another."""
+    expected = f"a finite number from {low:g}" + ("" if high == math.inf else f" to {high:g}")
+    number = None if value is None else real(faults, name, value, expected)
+    if number is not None and not (low <= number <= high and number < math.inf):
+        faults.value(name, expected, str(number))
+    return number
+
+
+# ---------------------------------------------------------------------------------------------------- rope
+def rope_of(faults: Faults, config: Mapping[str, Any], style: str, d_head: int) -> Transform | None:
+    """The rope of a configuration, or None with the fault noted."""
+    said: dict[str, Any] = {}
+    for key in ("rope_scaling", "rope_parameters"):
+        given = config.get(key) or {}
+        if not isinstance(given, Mapping):
+            faults.type(f"config['{key}']", "a mapping", given_as(given))
+            return None
+        said |= {name: value for name, value in given.items() if value is not None}
+    if config.get("use_scaled_rope"):
+        said.setdefault("rope_type", "llama3")
+    kind = said.get("rope_type", said.get("type", "default"))
+    said = {key: config[key] for key in _LENGTHS if config.get(key) is not None} | said
+    base = said.get("rope_theta", config.get("rope_theta"))
+    part = said.get("partial_rotary_factor", config.get("partial_rotary_factor"))
+    if not isinstance(kind, str) or kind not in _KINDS:
+        remedy = f"pass transform=headwise.transforms.rotary(style='{style}', frequencies=...)"
+        faults.value("config's rope type", f"one of {', '.join(_KINDS)}", shown(kind), remedy)
+        return None
+    turning = _real(faults, "config's partial_rotary_factor", part, 0.0, 1.0)
+    if faults.found:
+        return None
+    dims = d_head if turning is None else int(d_head * turning)
+    try:
+        return _KINDS[kind](style, dims, 10_000.0 if base is None else base, said)
+    except KeyError as error:
+        faults.value(f"config's rope of type '{kind}'", f"a number {error}", "none")
+    except (TypeError, ValueError) as error:
+        faults.value(f"config's rope of type '{kind}'", "numbers that fit", f"an error: {error}")
+    return None
+
+
+def _turning(style: str, dims: int, known: Frequencies) -> Transform:
+    return rotary(style=style, dims=dims, frequencies=known)
+
+
+def _plain(style: str, dims: int, base: float, said: dict[str, Any]) -> Transform:
+    return rotary(style=style, base=base, dims=dims)
+
+
+def _linear(style: str, dims: int, base: float, said: dict[str, Any]) -> Transform:
+    return _turning(style, dims, frequencies.linear(dims, said["factor"], base=base))
+
+
+def _dynamic(style: str, dims: int, base: float, said: dict[str, Any]) -> Transform:
+    return DynamicRotary(style, dims, base, said["factor"], said["max_position_embeddings"])
+
+
+def _llama3(style: str, dims: int, base: float, said: dict[str, Any]) -> Transform:
+    names = {"low": "low_freq_factor", "high": "high_freq_factor", "trained_length": "original_max_position_embeddings"}
+    given = {name: said[key] for name, key in names.items() if key in said}
+    return _turning(style, dims, frequencies.llama3(dims, said.get("factor", 8.0), base=base, **given))
+
+
+def _yarn(style: str, dims: int, base: float, said: dict[str, Any]) -> Transform:
+    if not said.get("truncate", True):
+        raise ValueError("truncate = False, borders of pairs that are not rounded, is not known here")
+    if "mscale" in said and "mscale_all_dim" in said and "attention_factor" not in said:
+        said |= {"attention_factor": _magnitude(said, "mscale") / _magnitude(said, "mscale_all_dim")}
+    trained = said.get("original_max_position_embeddings") or said["max_position_embeddings"]
+    factor = said["factor"] if "factor" in said else said["max_position_embeddings"] / trained
+    names = {"fast": "beta_fast", "slow": "beta_slow", "magnitude": "attention_factor"}
+    given = {name: said[key] for name, key in names.items() if key in said}
+    return _turning(style, dims, frequencies.yarn(dims, factor, trained, base=base, **given))
+
+
+def _magnitude(said: dict[str, Any], key: str) -> float:
+    factor: float = said["factor"]
+    return 1.0 if factor <= 1 else 0.1 * float(said[key]) * math.log(factor) + 1.0
+
+
+_KINDS: dict[str, Callable[[str, int, float, dict[str, Any]], Transform]] = {
+    "default": _plain,
+    "linear": _linear,
+    "dynamic": _dynamic,
+    "yarn": _yarn,
+    "llama3": _llama3,
+}
+
+
+class DynamicRotary:
+    """Rope whose base grows with the largest position of a call, beyond the length of sequences in training.
+
+    As Hugging Face's "dynamic": keys that a cache holds stay as they were turned.
+    """
+
+    def __init__(self, style: str, dims: int, base: float, factor: float, trained_length: int) -> None:
+        frequencies.ntk(dims, factor, base=base, length=trained_length, trained_length=trained_length)  # or an error
+        self.options = {"style": style, "dims": dims, "base": base, "factor": factor, "trained_length": trained_length}
+        rotary(style=style, dims=dims, base=base)  # or an error
+
+    def _now(self, q_positions: Array, k_positions: Array) -> Transform:
+        o: dict[str, Any] = self.options
+        length = 1 + max((int(np.max(x)) for x in (q_positions, k_positions) if np.size(x)), default=0)
+        trained, length = o["trained_length"], max(length, 1)
+        known = frequencies.ntk(o["dims"], o["factor"], base=o["base"], length=length, trained_length=trained)
+        return _turning(o["style"], o["dims"], known)
+
+    def __call__(self, q: Array, k: Array, q_positions: Array, k_positions: Array) -> tuple[Array, Array]:
+        return self._now(q_positions, k_positions)(q, k, q_positions, k_positions)
+
+    def vjp(self, q: Array, k: Array, q_positions: Array, k_positions: Array) -> tuple[Array, Array, TransformVjp]:
+        return self._now(q_positions, k_positions).vjp(q, k, q_positions, k_positions)
+
+    def __repr__(self) -> str:
+        return f"DynamicRotary({', '.join(f'{name}={value!r}' for name, value in self.options.items())})"

@@ -1,0 +1,145 @@
+"""A layer as one file, and back, its arrays equal to the bit.
+
+The arrays have the layer's own names; what is no array is a text in JSON: among the metadata of a .safetensors file,
+and in an .npz file, which has none, an array of its bytes.
+"""
+
+from __future__ import annotations  # help() then shows types as they are written
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from headwise.core.shapes import Array, Faults, given_as
+from headwise.layers.attention_layer import MultiHeadAttention
+from headwise.layers.transform_parts import put_together, taken_apart
+
+_TEXT = "layer.json"
+_FORMAT = 1
+_ARRAYS = ("w_q", "w_k", "w_v", "w_o", "b_q", "b_k", "b_v", "b_o", "bias_k", "bias_v")
+_NOT_OURS = "name a file that headwise.weights.save wrote; from_state_dict takes other checkpoints"
+
+
+def save(layer: MultiHeadAttention, path: str | os.PathLike[str], *, force: bool = False) -> None:
+    """Write a layer into a file, whole or not at all.
+
+    Parameters
+    ----------
+    layer : MultiHeadAttention
+        With a transform that :mod:`headwise.transforms` made, or none.
+    path : str or path-like
+        Its name ends in .safetensors or .npz.
+    force : bool
+        Whether an existing file may be replaced.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong kind, or the transform a function of yours.
+    ValueError
+        If the file cannot be written, exists, or has another ending (``headwise.files.FileError``).
+
+    Returns
+    -------
+    None
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> layer = MultiHeadAttention(d_model=8, n_heads=4, n_kv_heads=2)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "layer.npz")
+    ...     save(layer, path)
+    ...     print((load(path).w_k == layer.w_k).all())
+    True
+    """
+    faults = Faults("save")
+    if not isinstance(layer, MultiHeadAttention):
+        faults.type("layer", "a MultiHeadAttention", given_as(layer))
+        faults.raise_any()
+    transform, arrays = taken_apart(faults, layer.transform)
+    held = {name: np.asarray(getattr(layer, name)) for name in _ARRAYS if getattr(layer, name, None) is not None}
+    if os.fspath(path).lower().endswith(".npz"):
+        for name, x in held.items():
+            if x.dtype.kind == "V":  # bfloat16: NumPy's files do not keep its name
+                faults.type(name, "a type of NumPy's own in an .npz file", str(x.dtype), "name it .safetensors")
+    faults.raise_any()
+    numbers = {"n_heads": layer.n_heads, "n_kv_heads": layer.n_kv_heads, "d_head": layer.d_head}
+    said = {"format": _FORMAT, **numbers, "scale": getattr(layer, "scale", None), "transform": transform}
+    _write(path, held | arrays, json.dumps(said), force)
+
+
+def load(path: str | os.PathLike[str]) -> MultiHeadAttention:
+    """Read a layer that :func:`save` wrote.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file.
+
+    Returns
+    -------
+    MultiHeadAttention
+        Its arrays are equal to the bit. Those of a .safetensors file are memory maps, which nobody can write to.
+
+    Raises
+    ------
+    TypeError
+        If ``path`` is no path.
+    ValueError
+        If the file cannot be read or does not hold a layer (``headwise.files.FileError``).
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from headwise.layers.transforms import rotary
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = os.path.join(folder, "layer.npz")
+    ...     save(MultiHeadAttention(d_model=8, n_heads=2, transform=rotary(style="half")), path)
+    ...     print(load(path))
+    MultiHeadAttention(d_model=8, n_heads=2, transform=rotary(style='half', base=10000.0))
+    """
+    from headwise import files  # where files are read: it is not needed to compute
+
+    text, arrays = _read(path)
+    where = files.shown(path, 1000)
+    if text is None:
+        raise files.FileError(f"{where}: expected a layer, got {files.listed(list(arrays))}; {_NOT_OURS}")
+    try:
+        said = json.loads(text)
+        if said["format"] != _FORMAT:
+            raise ValueError(f"format {said['format']!r} of a later version")
+        given: dict[str, Any] = {name: arrays[name] for name in _ARRAYS if name in arrays}
+        given |= {} if said["scale"] is None else {"scale": said["scale"]}
+        numbers = {name: said[name] for name in ("n_heads", "n_kv_heads", "d_head")}
+        return MultiHeadAttention.from_arrays(**given, **numbers, transform=put_together(said["transform"], arrays))
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        if isinstance(error, files.FileError):
+            raise
+        reason = files.shown(f"{type(error).__name__}: {error}")
+        raise files.FileError(
+            f"{where}: expected a layer, got one that does not fit ({reason}); {_NOT_OURS}"
+        ) from error
+
+
+def _write(path: str | os.PathLike[str], arrays: dict[str, Array], text: str, force: bool) -> None:
+    from headwise import files
+
+    if os.fspath(path).lower().endswith(".safetensors"):
+        files.write_safetensors(path, arrays, metadata={_TEXT: text}, force=force)
+    else:
+        files.write_arrays(path, arrays | {_TEXT: np.frombuffer(text.encode(), np.uint8)}, force=force)
+
+
+def _read(path: str | os.PathLike[str]) -> tuple[str | bytes | None, Mapping[str, Array]]:
+    """The text of a layer, or None, and the arrays."""
+    from headwise import files
+
+    if os.fspath(path).lower().endswith(".npz"):
+        arrays = files.read_arrays(path)
+        return arrays.pop(_TEXT).tobytes() if _TEXT in arrays else None, arrays
+    checkpoint = files.open_checkpoint(path)
+    return checkpoint.metadata.get(_TEXT), checkpoint

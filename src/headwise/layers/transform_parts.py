@@ -1,0 +1,65 @@
+"""Transforms taken apart into texts, numbers and arrays, for files, and put together again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from headwise.core.frequencies import Frequencies
+from headwise.core.shapes import Array, Faults, given_as
+from headwise.layers.configs import DynamicRotary
+from headwise.layers.transforms import Transform, _Composed, _QKNorm, _Rotary, compose, qk_norm, rotary
+
+
+def norm_weights(transform: Any) -> dict[str, Array]:
+    """The weights of the norms that come first in a transform, by the names that patterns have for them."""
+    if isinstance(transform, _Composed) and transform.parts:
+        return norm_weights(transform.parts[0])
+    if not isinstance(transform, _QKNorm):
+        return {}
+    return {"q_norm": transform.q_norm.weight, "k_norm": transform.k_norm.weight}
+
+
+def taken_apart(faults: Faults, transform: Any, name: str = "transform") -> tuple[Any, dict[str, Array]]:
+    """What JSON holds of a transform, and its arrays under names that begin with this one."""
+    if transform is None:
+        return None, {}
+    if isinstance(transform, _Composed):
+        parts = [taken_apart(faults, part, f"{name}.{i}") for i, part in enumerate(transform.parts)]
+        return {"kind": "compose", "parts": [said for said, _ in parts]}, {
+            k: x for _, own in parts for k, x in own.items()
+        }
+    if isinstance(transform, _QKNorm):
+        arrays = {f"{name}.q_weight": transform.q_norm.weight, f"{name}.k_weight": transform.k_norm.weight}
+        return {"kind": "qk_norm", "eps": transform.q_norm.eps}, arrays
+    if isinstance(transform, DynamicRotary):
+        return {"kind": "dynamic", **transform.options}, {}
+    if isinstance(transform, _Rotary):
+        known = transform.options["frequencies"]
+        said = {"kind": "rotary", **{key: transform.options[key] for key in ("style", "base", "dims")}}
+        said["magnitude"] = None if known is None else known.magnitude
+        return said, {} if known is None else {f"{name}.angles": known.angles}
+    faults.type(name, "None or one that headwise.transforms made", given_as(transform), "keep your own beside the file")
+    return None, {}
+
+
+def put_together(said: Any, arrays: Mapping[str, Array], name: str = "transform") -> Transform | None:
+    """The transform again; a KeyError, TypeError or ValueError where it was not taken apart here."""
+    if said is None:
+        return None
+    options = dict(said)
+    kind = options.pop("kind")
+    if kind == "compose":
+        parts = [put_together(part, arrays, f"{name}.{i}") for i, part in enumerate(options["parts"])]
+        return compose(*(part for part in parts if part is not None))
+    if kind == "qk_norm":
+        return qk_norm(arrays[f"{name}.q_weight"], arrays[f"{name}.k_weight"], eps=options["eps"])
+    if kind == "dynamic":
+        return DynamicRotary(**options)
+    if kind == "rotary":
+        magnitude = options.pop("magnitude")
+        known = None if magnitude is None else Frequencies(np.asarray(arrays[f"{name}.angles"]), magnitude)
+        return rotary(**options, frequencies=known)
+    raise ValueError(f"a transform of kind {kind!r}")

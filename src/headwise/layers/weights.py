@@ -1,0 +1,293 @@
+"""Weights of existing models as layers, and back.
+
+Names are in patterns.py, where layers are in a checkpoint in found.py, what does not fit in fitting.py. Arrays stay
+what they are: a weight stored as (out, in) is used as its transpose, without a copy, so a memory map stays one.
+"""
+
+from __future__ import annotations  # help() then shows types as they are written
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from headwise.core.shapes import Array, Faults, array, flag, given_as, integer, shown
+from headwise.layers.attention_layer import MultiHeadAttention
+from headwise.layers.configs import Settings, check_config, eps_of, read_settings, rope_of, scale_of
+from headwise.layers.fitting import Fitting, missing, raise_all
+from headwise.layers.found import Found, Place, attention_layers, full_name, heads_held, places
+from headwise.layers.patterns import PATTERNS, SEPARATE, Pattern, known_patterns, listed
+from headwise.layers.saving import load, save
+from headwise.layers.transform_parts import norm_weights
+from headwise.layers.transforms import compose, qk_norm
+
+__all__ = ["PATTERNS", "Found", "Pattern", "attention_layers", "from_state_dict", "load", "save", "to_state_dict"]
+
+
+def from_state_dict(
+    state: Mapping[str, Any],
+    prefix: str = "",
+    *,
+    n_heads: int | None = None,
+    n_kv_heads: int | None = None,
+    pattern: str | Pattern | Mapping[str, str] | None = None,
+    config: Mapping[str, Any] | None = None,
+    transform: Callable[..., Any] | None = None,
+    add_zero_attn: bool = False,
+) -> MultiHeadAttention:
+    """Make a layer of the weights of a model, by the names that they have there.
+
+    Parameters
+    ----------
+    state : Mapping
+        From names to arrays: an open checkpoint, or what ``state_dict()`` of PyTorch gives, as arrays.
+    prefix : str
+        What stands before the layer's names, as :func:`attention_layers` tells it; or before those of everything
+        around one layer of attention.
+    n_heads, n_kv_heads : int, optional
+        Numbers of heads; by default what ``config`` or the shapes say.
+    pattern : str, Pattern or Mapping, optional
+        A name of :data:`PATTERNS`; by default the one whose names are there. A model that is not among them is
+        described by a dictionary of its names, ``{"w_q": "attention.q_lin.weight", ...}``, with
+        ``"layout": "conv1d"`` where weights are (in, out), or by a :class:`Pattern`.
+    config : Mapping, optional
+        The model's ``config.json``: heads, and for models with rope all that it needs.
+    transform : callable, optional
+        In place of the rope of ``config``. Norms of queries and keys that the state holds come before it.
+    add_zero_attn : bool
+        Whether a key and a value of zeros join the others, as in ``nn.MultiheadAttention``, which keeps no array for
+        them.
+
+    Returns
+    -------
+    MultiHeadAttention
+        Its weights are views of the state's arrays.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong kind.
+    ValueError
+        If names or shapes do not fit. All that are missing, extra or misshaped are named at once, with the transpose
+        that would fit. A square weight fits both ways: compare one output with the model's.
+
+    Notes
+    -----
+    Masks, causal or windows, are given in each call. So is T5's bias: ``relative_attention_bias.weight`` of the first
+    layer goes, as ``bias=``, to every layer of its stack.
+
+    Examples
+    --------
+    >>> names = [f"layer.0.attention.{name}" for name in ("self.query", "self.key", "self.value", "output.dense")]
+    >>> state = {f"{name}.weight": np.eye(4) for name in names} | {f"{name}.bias": np.zeros(4) for name in names}
+    >>> print(from_state_dict(state, "layer.0", n_heads=2))
+    MultiHeadAttention(d_model=4, n_heads=2, use_bias=True)
+    """
+    faults = Faults("from_state_dict")
+    if not isinstance(state, Mapping):
+        faults.type("state", "a mapping from names to arrays", given_as(state))
+    if not isinstance(prefix, str):
+        faults.type("prefix", "a text", given_as(prefix))
+    if transform is not None and not callable(transform):
+        faults.type("transform", "None or a function (q, k, q_positions, k_positions) -> (q, k)", given_as(transform))
+    patterns, said = known_patterns(faults, pattern), read_settings(faults, config)
+    for name, number in (("n_heads", n_heads), ("n_kv_heads", n_kv_heads)):
+        if number is not None:
+            said = said._replace(**{name: integer(faults, name, number, 1, "a number of heads")})
+    add_zero_attn = flag(faults, "add_zero_attn", add_zero_attn)
+    faults.raise_any()
+    names = _under(state, prefix)
+    place = _place(faults, names, prefix, patterns)
+    config = config or {}
+    check_config(faults, config, place.pattern)
+    fit, sizes = _fitted(faults, place, state, names, said)
+    turned = _transform(faults, fit, config, transform, sizes[2])
+    fit.raise_any()
+    return _layer(fit, sizes, turned, scale_of(config, place.pattern), add_zero_attn)
+
+
+def _under(state: Mapping[str, Any], prefix: str) -> list[str]:
+    start = prefix.rstrip(".")
+    return [name for name in state if isinstance(name, str) and (not start or name.startswith(f"{start}."))]
+
+
+def _place(faults: Faults, names: list[str], prefix: str, patterns: Mapping[str, Pattern]) -> Place:
+    """The one layer that is meant."""
+    found, start = places(names, patterns), prefix.rstrip(".")
+    here = [place for place in found if place.prefix == start]
+    if here:
+        return max(here, key=lambda place: place.rank)
+    found = [place for place in found if place.likely] or found
+    if len(found) == 1:
+        return found[0]
+    if found:
+        held = f"that of {len(found)}: {listed((place.prefix for place in found), 12)}"
+        faults.value("prefix", "the prefix of one layer", held, "name one of them")
+    else:
+        known = "" if len(patterns) == 1 else f": {', '.join(patterns)}"
+        expected = f"weights by the names of {'a' if known else 'the'} pattern{known}"
+        held = listed(map(shown, names), 12) or "no name"
+        faults.value("prefix", expected, held, "describe another model by pattern={'w_q': its name, ...}")
+    faults.raise_any()
+    raise AssertionError("a fault was noted")
+
+
+def _fitted(
+    faults: Faults, place: Place, state: Mapping[str, Any], names: list[str], said: Settings
+) -> tuple[Fitting, tuple[int, int, int]]:
+    """The arrays of a place and how they fit, with every fault noted; numbers and width of heads."""
+    arrays = {}
+    for role, name in place.held.items():
+        known = array(faults, name, state[name])
+        if known is not None:
+            arrays[role] = known
+    counted, width = heads_held(place, {role: x.shape for role, x in arrays.items()}, state)
+    if counted and said.n_heads not in (None, counted):
+        faults.value("n_heads", f"{counted}, as the table of relative positions has columns", str(said.n_heads))
+    said = said._replace(n_heads=counted or said.n_heads, d_head=said.d_head or width)
+    fit = Fitting(faults, place, arrays, said)
+    fit.check(names)
+    return fit, fit.heads()
+
+
+def _transform(faults: Faults, fit: Fitting, config: Mapping[str, Any], transform: Any, d_head: int) -> Any:
+    """Norms that the state holds, then rope."""
+    style = fit.place.pattern.rope
+    if transform is None and style is not None and not config:
+        own = f"or pass transform=transforms.rotary(style='{style}', base=...); transforms.compose() is none"
+        faults.value("config", "the model's, for its rope", "None", own)
+    elif transform is None and style is not None and not faults.found:
+        transform = rope_of(faults, config, style, d_head)
+    eps = eps_of(faults, config)
+    if faults.found or "q_norm" not in fit.arrays:
+        return transform
+    norm = qk_norm(fit.arrays["q_norm"], fit.arrays["k_norm"], eps=eps)
+    return norm if transform is None else compose(norm, transform)
+
+
+def _layer(
+    fit: Fitting, sizes: tuple[int, int, int], transform: Any, scale: float | None, add_zero_attn: bool
+) -> MultiHeadAttention:
+    n_heads, n_kv_heads, d_head = sizes
+    held = {role: x.T if fit.turned(role, (0, 1)) == (1, 0) else x for role, x in fit.arrays.items()}
+    for whole, parts in (("w_qkv", SEPARATE), ("b_qkv", ("b_q", "b_k", "b_v"))):
+        if whole in held:
+            cuts = n_heads * d_head, (n_heads + n_kv_heads) * d_head
+            held |= dict(zip(parts, np.split(held[whole], cuts, axis=-1), strict=True))
+    given: dict[str, Any] = {
+        role: held[role] for role in (*SEPARATE, "w_o", "b_q", "b_k", "b_v", "b_o") if role in held
+    }
+    others: dict[str, Any] = _learned(held, n_kv_heads, d_head, add_zero_attn)
+    others |= {} if scale is None else {"scale": scale}
+    return MultiHeadAttention.from_arrays(
+        **given, n_heads=n_heads, n_kv_heads=n_kv_heads, d_head=d_head, transform=transform, **others
+    )
+
+
+def _learned(held: Mapping[str, Array], n_kv_heads: int, d_head: int, add_zero_attn: bool) -> dict[str, Array]:
+    """Learned keys and values (G, m, d_head): a row each, and one of zeros."""
+    learned = {}
+    for role in ("bias_k", "bias_v"):
+        rows = [held[role].reshape(n_kv_heads, 1, d_head)] if role in held else []
+        rows += [np.zeros((n_kv_heads, 1, d_head), held["w_q"].dtype)] if add_zero_attn else []
+        if rows:
+            learned[role] = rows[0] if len(rows) == 1 else np.concatenate(rows, axis=1)
+    return learned
+
+
+# ------------------------------------------------------------------------------------------------ the way back
+def to_state_dict(
+    layer: MultiHeadAttention,
+    pattern: str | Pattern | Mapping[str, str],
+    prefix: str = "",
+    *,
+    add_zero_attn: bool = False,
+) -> dict[str, Array]:
+    """Give a layer's weights the names and the layout that a model has them in.
+
+    Parameters
+    ----------
+    layer : MultiHeadAttention
+        The layer.
+    pattern : str, Pattern or Mapping
+        As for :func:`from_state_dict`; "either" is written as "linear".
+    prefix : str
+        What stands before the names.
+    add_zero_attn : bool
+        Whether the last learned key and value are the zeros of ``add_zero_attn``, for which there is no array.
+
+    Returns
+    -------
+    dict of ndarray
+        What :func:`from_state_dict` took, equal to the bit. What a transform does besides norms has no name in a state.
+
+    Raises
+    ------
+    TypeError
+        If an argument is of the wrong kind.
+    ValueError
+        If the layer has what the pattern has no name for, lacks what it asks for, or has another scale.
+
+    Examples
+    --------
+    >>> layer = MultiHeadAttention(d_model=4, n_heads=2, use_bias=True)
+    >>> for name, x in to_state_dict(layer, "gpt2", "h.0.attn").items():
+    ...     print(name, x.shape)
+    h.0.attn.c_attn.weight (4, 12)
+    h.0.attn.c_proj.weight (4, 4)
+    h.0.attn.c_attn.bias (12,)
+    h.0.attn.c_proj.bias (4,)
+    """
+    faults = Faults("to_state_dict")
+    if not isinstance(layer, MultiHeadAttention):
+        faults.type("layer", "a MultiHeadAttention", given_as(layer))
+    if pattern is None:
+        faults.type("pattern", "a name, a Pattern or a dictionary of names", "None")
+    if not isinstance(prefix, str):
+        faults.type("prefix", "a text", given_as(prefix))
+    patterns = known_patterns(faults, pattern)
+    add_zero_attn = flag(faults, "add_zero_attn", add_zero_attn)
+    faults.raise_any()
+    ((name, known),) = patterns.items()
+    held = _held(layer, known, add_zero_attn)
+    _check_back(faults, known, layer, held)
+    if faults.found:
+        raise_all(faults, f"pattern '{name}'")
+    turn, start = known.layout != "conv1d", prefix.rstrip(".")
+    return {
+        full_name(start, own): held[role].T if turn and role.startswith("w_") else held[role]
+        for role, own in known.names.items()
+        if role in held
+    }
+
+
+def _held(layer: MultiHeadAttention, pattern: Pattern, add_zero_attn: bool) -> dict[str, Array]:
+    """What a layer holds, by the pattern's keys."""
+    roles = (*SEPARATE, "w_o", "b_q", "b_k", "b_v", "b_o")
+    held = {role: np.asarray(getattr(layer, role)) for role in roles if getattr(layer, role) is not None}
+    for whole, parts in (("w_qkv", SEPARATE), ("b_qkv", ("b_q", "b_k", "b_v"))):
+        widths = {held[part].shape[:-1] for part in parts if part in held}
+        if whole in pattern.names and all(part in held for part in parts) and len(widths) == 1:
+            held[whole] = np.concatenate([held.pop(part) for part in parts], axis=-1)
+    for role in ("bias_k", "bias_v"):
+        rows = getattr(layer, role, None)  # (G, m, d_head)
+        if rows is not None and rows.shape[1] > add_zero_attn:
+            rows = rows[:, : rows.shape[1] - add_zero_attn]
+            held[role] = rows.reshape(1, 1, -1) if rows.shape[1] == 1 else rows
+    return held | norm_weights(layer.transform)
+
+
+def _check_back(faults: Faults, pattern: Pattern, layer: MultiHeadAttention, held: dict[str, Array]) -> None:
+    """Note what the pattern has no name for, what it asks for, and another scale."""
+    for role in held:
+        if role not in pattern.names:
+            faults.value(role, "None, as the pattern has no name for it", "an array")
+    for role in missing(pattern, held):
+        faults.value(role, f"an array, for {pattern.names[role]}", "None")
+    scale = getattr(layer, "scale", None)
+    if scale != pattern.scale:
+        faults.value("scale", f"{pattern.scale}, as the pattern's models have it", str(scale))
+    for role in ("bias_k", "bias_v"):
+        if role in held and held[role].shape[1] != 1:
+            remedy = "add_zero_attn=True where the last is that of zeros"
+            faults.value(role, "one learned row", str(held[role].shape[1]), remedy)

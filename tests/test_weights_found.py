@@ -1,0 +1,118 @@
+"""Which layers of attention a checkpoint holds: by names and shapes, with no array read."""
+
+import numpy as np
+import pytest
+from states import AT, CONFIGS, KINDS, SHAPES, D, G, H, pattern_of, state_of
+
+from headwise import weights
+
+
+class Shut:
+    """An array of which nothing but its shape may be seen."""
+
+    def __init__(self, shape):
+        self.shape = shape
+
+    def __array__(self, *_, **__):
+        raise AssertionError("read")
+
+
+class Checkpoint(dict):
+    """As an open checkpoint: arrays are read by [], shapes are told by tensor()."""
+
+    def __getitem__(self, name):
+        raise AssertionError("read")
+
+    def tensor(self, name):
+        return dict.__getitem__(self, name)
+
+
+def shapes_of(kind):
+    return {f"{AT[kind]}.{name}": shape for name, shape in SHAPES[kind].items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_pattern_is_found(kind):
+    shapes = shapes_of(kind)
+    found = weights.attention_layers({name: (shape, "float32") for name, shape in shapes.items()}, CONFIGS.get(kind))
+    (layer,) = found
+    assert (layer.prefix, layer.pattern) == (AT[kind], pattern_of(kind))
+    assert found == weights.attention_layers({name: Shut(shape) for name, shape in shapes.items()}, CONFIGS.get(kind))
+    assert found == weights.attention_layers(
+        Checkpoint({name: Shut(shape) for name, shape in shapes.items()}), CONFIGS.get(kind)
+    )
+    made = weights.from_state_dict(state_of(kind), layer.prefix, config=CONFIGS.get(kind), n_heads=H)
+    assert layer.d_model == made.d_model
+    assert (layer.d_q, layer.d_kv) == (made.w_q.shape[1], made.w_k.shape[1])
+    assert layer.grouped == (made.n_kv_heads < made.n_heads)
+    assert layer.biases == any(getattr(made, f"b_{key}") is not None for key in "qkvo")
+    if kind in CONFIGS:
+        assert (layer.n_heads, layer.n_kv_heads) == (made.n_heads, made.n_kv_heads)
+    else:
+        assert (layer.n_heads, layer.n_kv_heads) == (None, None)
+
+
+def test_a_layer_is_one_line():
+    lines = [str(found) for kind in KINDS for found in weights.attention_layers(state_of(kind), CONFIGS.get(kind))]
+    assert not any("\n" in line for line in lines)
+    assert lines[KINDS.index("qwen3")] == (
+        "model.layers.2.self_attn: llama, d_model 12, 6 heads of 4, 2 of keys, d_q 24, d_kv 8, "
+        "norms of q and k, rope half"
+    )
+    assert lines[KINDS.index("bert")] == f"{AT['bert']}: bert, d_model 12, heads not said, biases"
+    bare = {name.removeprefix("mha."): x for name, x in state_of("torch, no bias").items()}
+    assert str(*weights.attention_layers(bare)) == "(no prefix): torch, d_model 12, heads not said"
+
+
+def test_all_of_a_checkpoint_in_its_order():
+    names = {
+        f"encoder.layer.{i}.attention.{name}": (shape, None)
+        for i in range(12)
+        for name, shape in SHAPES["bert"].items()
+    }
+    others = {"embeddings.word_embeddings.weight": ((9, D), None), "pooler.dense.weight": ((D, D), None)}
+    others |= {f"encoder.layer.{i}.output.dense.weight": ((D, D), None) for i in range(12)}
+    found = weights.attention_layers(others | names)
+    assert [layer.prefix for layer in found] == [f"encoder.layer.{i}.attention" for i in range(12)]
+
+
+def test_heads_are_said_by_what_the_checkpoint_holds():
+    table = {f"{AT['t5']}.relative_attention_bias.weight": ((32, H), None)}
+    (t5,) = weights.attention_layers({name: (shape, None) for name, shape in shapes_of("t5").items()} | table)
+    assert (t5.n_heads, t5.n_kv_heads) == (H, H)
+    (qwen,) = weights.attention_layers({name: (shape, None) for name, shape in shapes_of("qwen3").items()})
+    assert (qwen.n_heads, qwen.n_kv_heads, qwen.norms) == (H, G, True)
+
+
+def test_fused_weights_are_found_in_either_layout():
+    shapes = {"qkv.weight": ((D, 3 * 24), None), "proj.weight": ((24, D), None)}
+    assert weights.attention_layers(shapes) == [weights.Found("", "fused", D, 24, 24)]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"self.query.weight": (D, D, 1)},
+        {"self.query.weight": (D, 9)},
+        {"self.value.weight": (9, D)},
+        {"self.key.weight": (0, D)},
+        {"self.key.weight": (2 * D, D), "self.value.weight": (2 * D, D)},
+        {"output.dense.weight": None},
+    ],
+)
+def test_what_is_no_layer_is_not_listed(change):
+    shapes = {name: shape for name, shape in (SHAPES["bert"] | change).items() if shape is not None}
+    assert weights.attention_layers({name: (shape, None) for name, shape in shapes.items()}) == []
+
+
+def test_names_that_are_no_attention():
+    assert weights.attention_layers({}) == []
+    convolutions = {"vae.q.weight": (4, 4), "vae.k.weight": (4, 4), "vae.v.weight": (4, 4), "vae.o.weight": (4, 4)}
+    assert weights.attention_layers({name: (shape, None) for name, shape in convolutions.items()}) == []
+
+
+def test_what_is_no_mapping_is_refused():
+    with pytest.raises(TypeError, match="attention_layers: tensors: expected a mapping from names to arrays"):
+        weights.attention_layers([np.zeros(3)])
+    with pytest.raises(TypeError, match="attention_layers: config: expected None or a mapping"):
+        weights.attention_layers({}, 3)

@@ -19,7 +19,7 @@ import numpy as np
 import pytest
 
 import headwise as hw
-from headwise import cli, console, demo, files, induction, masks
+from headwise import cli, cli_attend, console, demo, files, induction, masks
 from headwise.bench import cases, measure, peers
 from headwise.cli import main
 from headwise.core import workers
@@ -822,7 +822,7 @@ def test_an_interrupt_leaves_nothing_behind(folder: Path, capsys: Capture, monke
 SLOW = """
 import signal, sys, time
 import numpy as np
-from headwise import cli, demo
+from headwise import cli, cli_attend, demo
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background begins with it ignored
 def wait(*_, **__):
     print("ready", flush=True)
@@ -856,9 +856,9 @@ def test_a_signal_ends_a_real_process_and_leaves_nothing(folder: Path, number: i
 MIDDLE = """
 import signal, sys, time
 from functools import partial
-from headwise import cli, demo
+from headwise import cli, cli_attend, demo
 signal.signal(signal.SIGINT, signal.default_int_handler)
-cli._PATIENCE = 0
+cli_attend._PATIENCE = 0
 def told(progress, done, total):
     progress(done, total)
     print("ready", flush=True)
@@ -1046,7 +1046,7 @@ def test_bench_tells_a_terminal_what_it_is_doing_and_clears_the_line(rich: bool)
     assert "1 of 1" not in rest
 
 
-AT_ONCE = "import sys; from headwise import cli; cli._PATIENCE = 0; sys.exit(cli.main(sys.argv[1:]))"
+AT_ONCE = "import sys; from headwise import cli, cli_attend; cli_attend._PATIENCE = 0; sys.exit(cli.main(sys.argv[1:]))"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="no terminals to open")
@@ -1067,7 +1067,7 @@ def test_the_bar_is_for_standard_error(
 ) -> None:
     save_long()
     monkeypatch.setitem(sys.modules, "rich", None)
-    monkeypatch.setattr(cli, "_PATIENCE", 0)
+    monkeypatch.setattr(cli_attend, "_PATIENCE", 0)
     monkeypatch.setattr(getattr(sys, terminal), "isatty", lambda: True)
     assert main(["attend", "long.npz", "--threads", "1"]) == 0
     text, errors = capsys.readouterr()

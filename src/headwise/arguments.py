@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from headwise import console
+from headwise.demo import MOST_THREADS
 from headwise.files import shown
 
 
@@ -77,6 +78,28 @@ def positive(text: str) -> float:
         if 0 < number < math.inf:
             return number
     raise argparse.ArgumentTypeError(f"expected a finite number above 0, got '{shown(text, 60)}'")
+
+
+def threads(text: str) -> int:
+    """Return a number of threads."""
+    with suppress(argparse.ArgumentTypeError):
+        if 1 <= (number := integer(text)) <= MOST_THREADS:
+            return number
+    raise argparse.ArgumentTypeError(f"expected an integer from 1 to {MOST_THREADS}, got '{shown(text, 60)}'")
+
+
+def window(text: str) -> tuple[int | None, int | None]:
+    """Return the keys to the left and right that a query sees, None for all.
+
+    >>> window("-,0")
+    (None, 0)
+    """
+    sides = [side.strip() for side in text.split(",")]
+    if len(sides) == 2 and all(side == "-" or (side.isascii() and side.isdigit() and len(side) < 19) for side in sides):
+        left, right = (None if side == "-" else int(side) for side in sides)
+        return left, right
+    expected = "L,R: keys to the left and right besides the own one, '-' for all"
+    raise argparse.ArgumentTypeError(f"expected {expected}; got '{shown(text, 60)}'; for example 256,0")
 
 
 def command(commands: Any, name: str, text: str, example: str) -> argparse.ArgumentParser:

@@ -1,7 +1,8 @@
 """The command line: parsing, printing and exit codes only; `demo` and `bench` compute, `console` draws.
 
-`check` is parsed and run by `cli_check`. Exit codes: 0 done (`headwise` alone prints its help), 1 `check` found
-something wrong, 2 a mistake, said in one line on standard error, 130 interrupted (143 by SIGTERM, 129 by SIGHUP).
+`attend`, `info` and `check` are parsed and run by modules of their own. Exit codes: 0 done (`headwise` alone prints
+its help), 1 `check` found something wrong, 2 a mistake, said in one line on standard error, 130 interrupted (143 by
+SIGTERM, 129 by SIGHUP).
 """
 
 import argparse
@@ -12,17 +13,15 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any, NoReturn, TypeVar
 
-from headwise import __version__, cli_check, console, demo, induction
-from headwise.arguments import Parser, UsageError, command, count, finite, integer, names, positive, seed
+from headwise import __version__, cli_attend, cli_check, cli_info, console, demo, induction
+from headwise.arguments import Parser, UsageError, command, count, integer, names, seed, threads
 from headwise.bench import cases, page, peers, report
 from headwise.bench.agreement import BenchError
 from headwise.bench.conditions import usable_cores
 from headwise.bench.measure import Outcome, bench
-from headwise.core.shapes import Array
-from headwise.files import FileError, check_target, listed, shown, write_arrays
+from headwise.files import FileError, listed, shown
 
 _GLUED = (
     "--window",
@@ -36,30 +35,15 @@ _GLUED = (
     "--time-limit",
     "--memory-limit",
     "--jobs",
+    "--n-heads",
+    "--n-kv-heads",
 )  # their values may begin with a dash
 _COMMANDS = ("demo", "attend", "info", "bench", "check")
 _WIDTH = 80  # columns, of lines that can be folded
-_PATIENCE = 0.5  # seconds that a run may take before a bar is drawn
 _T = TypeVar("_T")
 
 
 # ------------------------------------------------------------------------------------------- parsing
-def _threads(text: str) -> int:
-    with suppress(argparse.ArgumentTypeError):
-        if 1 <= (number := integer(text)) <= demo.MOST_THREADS:
-            return number
-    raise argparse.ArgumentTypeError(f"expected an integer from 1 to {demo.MOST_THREADS}, got '{shown(text, 60)}'")
-
-
-def _window(text: str) -> tuple[int | None, int | None]:
-    sides = [side.strip() for side in text.split(",")]
-    if len(sides) == 2 and all(side == "-" or (side.isascii() and side.isdigit() and len(side) < 19) for side in sides):
-        left, right = (None if side == "-" else int(side) for side in sides)
-        return left, right
-    expected = "L,R: keys to the left and right besides the own one, '-' for all"
-    raise argparse.ArgumentTypeError(f"expected {expected}; got '{shown(text, 60)}'; for example 256,0")
-
-
 def _glue(arguments: Sequence[str]) -> list[str]:
     """Write `--window -,0` as `--window=-,0`: argparse takes a value that begins with a dash for an option.
 
@@ -89,13 +73,8 @@ def _parser() -> Parser:
             "--head 9 --causal",
         )
     )
-    _add_attend(
-        command(
-            commands, "attend", "attention over arrays from a file, of any length", "in.npz -o out.npz --window -,0"
-        )
-    )
-    info = command(commands, "info", "versions, CPU, BLAS, threads and extras of this installation", "--json")
-    info.set_defaults(run=_run_info)
+    cli_attend.add(commands)
+    cli_info.add(commands)
     _add_bench(command(commands, "bench", "time and memory beside other attention", "--cases tiny --peers naive"))
     cli_check.add(commands)
     return parser
@@ -108,28 +87,6 @@ def _add_demo(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--induction", action="store_true", help=small)
     parser.add_argument("--seed", type=seed, metavar="N", help="of those sequences (default 0)")
     parser.set_defaults(run=_run_demo)
-
-
-def _add_attend(parser: argparse.ArgumentParser) -> None:
-    arrays = f"q, k, v, optionally {', '.join(demo.OPTIONAL)}; other names are not used"
-    parser.add_argument("input", metavar="IN", help=f".npz file or folder of .npy files: {arrays}")
-    parser.add_argument("-o", "--output", metavar="OUT", help=".npz file to write out (and lse, weights) to")
-    parser.add_argument("--causal", action="store_true", help="query i sees key j when j <= i + n_k - n_q")
-    parser.add_argument(
-        "--window", type=_window, metavar="L,R", help="keys seen left and right of the own one; - is all"
-    )
-    parser.add_argument("--scale", type=finite, metavar="X", help="multiplies the scores (default 1/sqrt(d_k))")
-    parser.add_argument("--softcap", type=positive, metavar="C", help="caps the scores: C tanh(scores / C)")
-    parser.add_argument("--lse", action="store_true", help="show and write the log-sum-exp of each query's scores too")
-    weights = (
-        "run the definition, in memory for all scores, and write its weights too; without -o, draw the first head's"
-    )
-    parser.add_argument("--weights", action="store_true", help=weights)
-    parser.add_argument(
-        "--threads", type=_threads, metavar="N", help="threads to use (default: as many as NumPy's BLAS uses)"
-    )
-    parser.add_argument("--force", action="store_true", help="replace OUT where it exists")
-    parser.set_defaults(run=_run_attend)
 
 
 def _add_bench(parser: argparse.ArgumentParser) -> None:
@@ -148,9 +105,7 @@ def _add_bench(parser: argparse.ArgumentParser) -> None:
         help=f"whom to compare with: {', '.join(peers.PEERS)} (default: those that are installed)",
     )
     parser.add_argument("--repeat", type=count, default=9, metavar="N", help="rounds of timing (default 9)")
-    parser.add_argument(
-        "--threads", type=_threads, metavar="N", help="threads of everybody (default: the cores to use)"
-    )
+    parser.add_argument("--threads", type=threads, metavar="N", help="threads of everybody (default: the cores to use)")
     outputs, gradients, serving = (" and ".join(marks) for marks in page.MARKS.values())
     into = (
         f"put the table between the lines {outputs} of this page, that of gradients between {gradients}, "
@@ -271,124 +226,6 @@ def _head_row(head: demo.HeadSummary, tokens: Sequence[str], look: console.Look)
     return [str(head.head), f"{head.entropy:.2f}", uncertain, pair, f"{weight:.2f}", *shares]
 
 
-def _run_attend(options: argparse.Namespace) -> str:
-    output = options.output
-    if output is None and options.force:
-        raise UsageError("--force: expected -o OUT with it, got none; see headwise attend -h")
-    if output is not None:
-        check_target(output, force=options.force, source=options.input)
-    result = _attended(options)
-    made = {"out": result.out} | ({"lse": result.lse} if options.lse else {})
-    made |= {} if result.weights is None else {"weights": result.weights}
-    if output is not None:
-        write_arrays(output, made, force=options.force)
-    if options.json:
-        return console.as_json(_attend_facts(options, result, made))
-    return _attend_text(options, result, made, console.look(sys.stdout))
-
-
-def _attended(options: argparse.Namespace) -> demo.Attended:
-    names = ("causal", "window", "scale", "softcap", "weights", "threads")
-    chosen = {name: getattr(options, name) for name in names}
-    try:
-        with console.Progress(None if options.json else sys.stderr, after=_PATIENCE) as line:
-            return demo.attend(options.input, **chosen, progress=partial(line.count, "attending"))
-    except MemoryError as error:
-        text = f"{shown(options.input)}: expected memory for its arrays and results, got too little"
-        raise UsageError(f"{text}; attend from fewer queries at a time") from error
-
-
-def _attend_facts(options: argparse.Namespace, result: demo.Attended, made: dict[str, Array]) -> dict[str, Any]:
-    arrays = result.arrays | made
-    return {
-        "input": options.input,
-        "arrays": {
-            name: {"letters": demo.array_letters(name, a.shape), "shape": a.shape, "dtype": str(a.dtype)}
-            for name, a in arrays.items()
-        },
-        "ignored": result.ignored,
-        "figures": {name: demo.figures(array) for name, array in made.items()},
-        "seconds": result.seconds,
-        "peak_extra_bytes": result.peak,
-        "peak_counted": result.counted,
-        "plan": result.plan,
-        "output": options.output,
-    }
-
-
-def _attend_text(options: argparse.Namespace, result: demo.Attended, made: dict[str, Array], look: console.Look) -> str:
-    rows = [
-        [name, demo.array_letters(name, a.shape), str(a.shape), str(a.dtype)]
-        for name, a in (result.arrays | made).items()
-    ]
-    lines = [("time", console.duration(result.seconds)), ("peak extra memory", _peak_in_words(result))]
-    lines += [(name, _in_words(demo.figures(array))) for name, array in made.items()]
-    lines += [("not used", listed(result.ignored))] if result.ignored else []
-    lines += [("written", f"{options.output}: {listed(made)}")] if options.output else []
-    parts = [console.table(options.input, ("array", "letters", "shape", "dtype"), rows, look)]
-    parts += [console.facts(lines, look)]
-    parts += [] if result.plan is None else [str(result.plan)]
-    if result.weights is not None and options.output is None and result.weights.size:
-        parts.append(_picture(result.weights, look))
-    return "\n\n".join(parts)
-
-
-def _picture(weights: Array, look: console.Look) -> str:
-    first = weights[(0,) * (weights.ndim - 2)]
-    queries, keys = ([str(i) for i in range(n)] for n in first.shape)
-    title = "The weights" if weights.ndim == 2 else "The weights of the first head"
-    return f"{title}, queries down and keys across\n{console.heatmap(first, queries, keys, look)}"
-
-
-def _peak_in_words(result: demo.Attended) -> str:
-    if result.peak is None:
-        return "unknown: this system does not tell"
-    how = {"traced": "every allocation traced", "resident": "resident memory of the process"}[result.counted]
-    return f"{console.bytes_in_words(result.peak)}, results included; {how}"
-
-
-def _in_words(found: demo.Figures) -> str:
-    wild = round(found.size * (1 - found.finite))
-    finite = f"{wild} of {found.size} not finite" if wild else "all finite"
-    numbers = f", from {found.low:.4g} to {found.high:.4g}, mean {found.mean:.4g}, norm {found.norm:.6g}"
-    return finite if math.isnan(found.low) else finite + numbers
-
-
-def _run_info(options: argparse.Namespace) -> str:
-    result = demo.info()
-    return console.as_json(result) if options.json else _info_text(result, console.look(sys.stdout))
-
-
-def _info_text(result: demo.Info, look: console.Look) -> str:
-    lines = [*result.versions.items(), ("CPU features", " ".join(result.simd) or "not told by NumPy")]
-    blas = [
-        [found.get(name) for name in ("internal_api", "version", "num_threads", "architecture")]
-        for found in result.blas
-    ]
-    extras = [_extra_row(extra, versions) for extra, versions in result.extras.items()]
-    engine = [("threads", f"{result.threads} by default, the caller's among them"), ("BLAS in each", _held(result))]
-    engine += [("note", result.note)] if result.note else []
-    return "\n\n".join(
-        [
-            console.facts(lines, look),
-            console.table("BLAS and thread pools", ("library", "version", "threads", "kernels"), blas, look),
-            f"Engine\n{console.facts(engine, look, _WIDTH)}",
-            console.table("Extras", ("extra", "packages"), extras, look),
-        ]
-    )
-
-
-def _held(result: demo.Info) -> str:
-    return f"held to one thread: {listed(result.limited)}" if result.limited else "not held to one thread"
-
-
-def _extra_row(extra: str, versions: dict[str, str | None]) -> list[str]:
-    installed = ", ".join(f"{name} {version}" for name, version in versions.items() if version)
-    missing = ", ".join(name for name, version in versions.items() if not version)
-    to_do = f'missing {missing}: pip install "headwise[{extra}]"' if missing else ""
-    return [extra, "; ".join(filter(None, (installed, to_do)))]
-
-
 def _run_bench(options: argparse.Namespace) -> str:
     if options.cases == ["list"]:
         heads, rows = ("case", "group", "what", "compared with, ratio aimed at"), cases.rows()
@@ -398,11 +235,11 @@ def _run_bench(options: argparse.Namespace) -> str:
     selected, whom = _chosen(options)
     if options.write is not None:
         page.check_page(options.write, selected)
-    threads = options.threads or usable_cores()
+    n_threads = options.threads or usable_cores()
     whole = cases.whole_groups(selected)
     try:
         with console.Progress(sys.stderr) as line:
-            outcome = bench(selected, whom, options.repeat, threads, line.tell)
+            outcome = bench(selected, whom, options.repeat, n_threads, line.tell)
         if options.write is not None:
             page.write_page(options.write, outcome, whole)
     except BenchError as error:

@@ -5,6 +5,7 @@ import importlib.resources
 import json
 import math
 import operator
+import os
 import platform
 import re
 import time
@@ -26,14 +27,23 @@ from headwise.core.attention import AttentionSteps, attention_steps, scaled_dot_
 from headwise.core.engine import attention
 from headwise.core.plan import AttentionPlan, attention_plan
 from headwise.core.shapes import Array, Problem, letters, problem
-from headwise.files import FileError, PathLike, array_names, physical_memory, read_arrays, shown
+from headwise.files import (
+    FileError,
+    PathLike,
+    array_names,
+    listed,
+    open_checkpoint,
+    physical_memory,
+    read_arrays,
+    shown,
+)
 
 PRONOUNS = 3  # the head of the sample that is shown unasked: its pronouns look at the name they stand for
 OPTIONAL = ("mask", "bias", "lengths", "sinks")  # what `attend` uses of a file besides q, k and v
 MOST_THREADS = 4096  # as for the engine
 LONG = 20_000  # tokens of the demo's long run
 _DRAWN_HALF = 16  # tokens of each half of the sequence whose weights are drawn: its picture fits 80 columns
-_HELD = 6  # arrays of the size of the scores that the definition holds at once: 4 to 7 were measured
+HELD = 6  # arrays of the size of the scores that the definition holds at once: 4 to 7 were measured
 _TRACED = 1e9  # operations up to which the engine's memory is traced: tracing slows a long run by a third and more
 _Made = tuple[Array, Array, Array | None, AttentionPlan | None, float, int | None, str]  # as in Attended
 
@@ -313,8 +323,8 @@ def attend(
     Parameters
     ----------
     path : str or path-like
-        An .npz file, or a folder of .npy files, with q, k, v and optionally mask (bool, True = may attend), bias,
-        lengths (real keys of each item) and sinks. Arrays of other names are not used.
+        An .npz or .safetensors file, or a folder of .npy files, with q, k, v and optionally mask (bool, True = may
+        attend), bias, lengths (real keys of each item) and sinks. Arrays of other names are not used.
     causal : bool
         As for `attention`.
     window : (int or None, int or None), optional
@@ -343,8 +353,7 @@ def attend(
     """
     if threads is not None and not 1 <= threads <= MOST_THREADS:
         raise ValueError(f"threads: expected 1 to {MOST_THREADS}, got {threads}")
-    arrays = read_arrays(path, ["q", "k", "v"], optional=OPTIONAL)
-    ignored = [name for name in array_names(path) if name not in arrays]
+    arrays, ignored = _read(path)
     options: dict[str, Any] = {name: arrays.get(name) for name in ("mask", "bias", "sinks")}
     options |= {"causal": causal, "scale": scale, "softcap": softcap}
     _check(path, arrays, options)  # the file's own mask first, in its own words
@@ -358,6 +367,21 @@ def attend(
         engine = partial(attention, *inputs, **options, return_lse=True, threads=threads, progress=progress)
         made = _by_engine(path, p, engine, plan)
     return Attended(arrays, ignored, *made, figures(made[0]))
+
+
+def _read(path: PathLike) -> tuple[dict[str, Array], list[str]]:
+    """The arrays of a file that are used, and the names of the others."""
+    wanted = ["q", "k", "v"]
+    if not os.fspath(path).lower().endswith(".safetensors") or os.path.isdir(path):
+        arrays = read_arrays(path, wanted, optional=OPTIONAL)
+        return arrays, [name for name in array_names(path) if name not in arrays]
+    held = open_checkpoint(path)
+    missing = [name for name in wanted if name not in held]
+    if missing:
+        found = f"missing {listed(missing)}; found {listed(list(held))}"
+        raise FileError(f"{shown(path, 1000)}: expected arrays {listed(wanted)}; {found}")
+    arrays = {name: held[name] for name in (*wanted, *OPTIONAL) if name in held}
+    return arrays, [name for name in held if name not in arrays]
 
 
 def array_letters(name: str, shape: tuple[int, ...]) -> str:
@@ -394,23 +418,27 @@ def _check(path: PathLike, arrays: Mapping[str, Array], options: Mapping[str, An
     try:
         return problem(shown(path, 1000), arrays["q"], arrays["k"], arrays["v"], **options, dropout=0.0, rng=None)
     except (TypeError, ValueError) as error:
-        first, *rest = str(error).splitlines()
-        text = f"{first}: {'; '.join(map(str.strip, rest))}" if rest else first
-        raise FileError(text) from error
+        raise FileError(one_line(error)) from error
 
 
-def _check_memory(path: PathLike, what: str, needed: int, got: tuple[int, ...], remedy: str) -> None:
+def one_line(error: Exception) -> str:
+    """Return the text of an error, whose further lines are a list, as one line."""
+    first, *rest = str(error).splitlines() or [type(error).__name__]
+    return f"{first}: {'; '.join(map(str.strip, rest))}" if rest else first
+
+
+def check_memory(path: PathLike, name: str, what: str, needed: int, got: tuple[int, ...], remedy: str) -> None:
     """Refuse what no memory here holds."""
     memory = physical_memory()
     if memory is not None and needed > memory:
         expected = f"{what} that fit the {memory / 2**30:.3g} GiB of memory here"
-        text = f"q and k: expected {expected}, got {got}, which need about {needed / 2**30:.3g} GiB"
+        text = f"{name}: expected {expected}, got {got}, which need about {needed / 2**30:.3g} GiB"
         raise FileError(f"{shown(path, 1000)}: {text}; attend from fewer queries at a time{remedy}")
 
 
 def _by_definition(path: PathLike, p: Problem, run: Callable[[], AttentionSteps], threads: int | None) -> _Made:
-    needed = _HELD * math.prod(p.scores) * p.computing.itemsize
-    _check_memory(path, "scores", needed, p.scores, "; without --weights no scores are stored")
+    needed = HELD * math.prod(p.scores) * p.computing.itemsize
+    check_memory(path, "q and k", "scores", needed, p.scores, "; without --weights no scores are stored")
     with nullcontext() if threads is None else threadpool_limits(threads, user_api="blas"):
         steps, seconds, peak = _traced(run)
     return steps.out, steps.lse, steps.weights, None, seconds, peak, "traced"
@@ -418,11 +446,17 @@ def _by_definition(path: PathLike, p: Problem, run: Callable[[], AttentionSteps]
 
 def _by_engine(path: PathLike, p: Problem, run: Callable[[], tuple[Array, Array]], plan: AttentionPlan) -> _Made:
     results = math.prod(p.scores[:-1]) * (p.v.shape[-1] * p.dtype.itemsize + p.computing.itemsize)
-    _check_memory(path, "results and tiles", plan.bytes + results, p.scores, "")
+    check_memory(path, "q and k", "results and tiles", plan.bytes + results, p.scores, "")
     workers.default_threads()  # the BLAS is looked for once, and that is not what is measured here
-    counted, measured = ("traced", _traced) if plan.flops <= _TRACED else ("resident", _resident)
-    (out, lse), seconds, peak = measured(run)
+    (out, lse), seconds, peak, counted = measured(run, plan.flops)
     return out, lse, None, plan, seconds, peak, counted
+
+
+def measured(run: Callable[[], tuple[Array, Any]], flops: float) -> tuple[Any, float, int | None, str]:
+    """Return what a run gives, its seconds, the bytes it took at its peak, and how they were counted."""
+    if flops <= _TRACED:
+        return *_traced(run), "traced"
+    return *_resident(run), "resident"
 
 
 def _timed(run: Callable[[], Any]) -> tuple[Any, float]:
@@ -447,9 +481,9 @@ def _traced(run: Callable[[], Any]) -> tuple[Any, float, int]:
             tracemalloc.stop()
 
 
-def _resident(run: Callable[[], tuple[Array, Array]]) -> tuple[Any, float, int | None]:
+def _resident(run: Callable[[], tuple[Array, Any]]) -> tuple[Any, float, int | None]:
     """Return what a run gives, its seconds, and the bytes by which the process grew: as fast as without measuring."""
-    made: list[tuple[tuple[Array, Array], float]] = []
+    made: list[tuple[tuple[Array, Any], float]] = []
 
     def once() -> Array:
         made.append(_timed(run))

@@ -2,7 +2,7 @@
 
 from headwise.files.checkpoint import Checkpoint, open_checkpoint
 from headwise.files.errors import FileError, PathLike, listed, shown
-from headwise.files.npy import array_names, read_arrays
+from headwise.files.npy import array_names, read_array, read_arrays
 from headwise.files.opening import physical_memory, read_bytes, read_text
 from headwise.files.safetensors import write_safetensors
 from headwise.files.tensors import Tensor
@@ -19,6 +19,7 @@ __all__ = [
     "listed",
     "open_checkpoint",
     "physical_memory",
+    "read_array",
     "read_arrays",
     "read_bytes",
     "read_text",

@@ -224,3 +224,27 @@ def _read_member(where: str, opened: Callable[[str], tuple[IO[bytes], int]]) -> 
         stream, held = opened(where)
         with stream:
             return read_npy(stream, held, where)
+
+
+def read_array(path: PathLike) -> NDArray[Any]:
+    """Read the one array of an .npy file.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file; a named pipe, a device or another format is refused.
+
+    Returns
+    -------
+    ndarray
+        New and writable.
+
+    Raises
+    ------
+    FileError
+        Missing, damaged, of objects, or promised by a header and not held by the file.
+    """
+    where = shown(path, 1000)
+    if not os.fspath(path).lower().endswith(".npy"):
+        raise file_error(where, "a name that ends in .npy", "another", "save one array by np.save")
+    return _read_member(where, lambda where: open_regular(path, where))

@@ -2,7 +2,7 @@
 
     pip install --no-deps rxnmapper==0.4.3    # 3 MB: the weights; nothing of its Python is imported
     python examples/atom_mapping.py
-    python examples/atom_mapping.py --picture mapping.png    # pip install "headwise[plot]"
+    python examples/atom_mapping.py --picture mapping.png    # pip install '.[plot]' for the picture
     python examples/atom_mapping.py "CCI.Oc1ccccc1>>CCOc1ccccc1"
 
 RXNMapper [1] is ALBERT, trained to fill in hidden tokens of 1.3 million chemical reactions. Nobody told it what becomes
@@ -41,7 +41,7 @@ import smiles
 import headwise as hw
 from headwise import console
 from headwise.core.shapes import Array
-from headwise.files import FileError, open_checkpoint, read_text, write_bytes
+from headwise.files import FileError, check_target, open_checkpoint, read_text, shown, write_bytes
 from headwise.view.heatmap import check_picture
 
 REACTIONS = (
@@ -211,13 +211,15 @@ def report(mapped: Mapped, look: console.Look, picture: bool) -> str:
 
 def run(options: argparse.Namespace) -> None:
     if options.picture is not None:
-        check_picture(options.picture, force=options.force)
+        check_target(options.picture, force=options.force, ending=".png")
     mapper = Mapper()
     found = [mapper(reaction) for reaction in options.reaction or REACTIONS]
     look = console.look(sys.stdout)
     console.emit("\n\n".join(report(each, look, options.picture is not None) for each in found), sys.stdout)
-    if options.picture is not None:
+    if options.picture is not None:  # last: where matplotlib is missing, the mapping is told all the same
+        check_picture(options.picture, force=options.force)
         draw(found[0], options.picture, options.force)
+        console.emit(f"\nwrote {shown(options.picture, 1000)}", sys.stdout)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

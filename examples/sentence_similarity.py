@@ -150,6 +150,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if len(sentences) < 2:
             raise ValueError("expected two sentences or more, got one; each in quotation marks")
+        for i, sentence in enumerate(sentences, 1):
+            if not any(words(sentence)):
+                raise ValueError(f"expected words in each sentence, got none in sentence {i}; leave it out")
         first, *others = Encoder()(sentences)
     except (FileError, ModuleNotFoundError, ValueError) as error:
         console.emit(f"sentence_similarity: {error}", sys.stderr)

@@ -6,6 +6,7 @@ Needs the weights of rxnmapper, which `make test` installs: pip install --no-dep
 import doctest
 import importlib.util
 import re
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -78,12 +79,34 @@ def test_it_is_this_head_of_this_layer(mapper: Any, monkeypatch: pytest.MonkeyPa
 
 
 @WITH_WEIGHTS
-def test_the_readme_shows_what_it_prints(capsys: Capture, tmp_path: Path) -> None:
+def test_the_readme_shows_what_it_prints(capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     path = tmp_path / "mapping.png"
-    assert atom_mapping.main(["--picture", str(path)]) == 0
+    assert atom_mapping.main(["--picture", "mapping.png"]) == 0
     assert f"```\n{capsys.readouterr().out}```\n" in README.read_text()
     assert path.read_bytes().startswith(b"\x89PNG")
     assert path.stat().st_size < 100_000
+    path.write_bytes(b"old")
+    assert atom_mapping.main(["--picture", "mapping.png"]) == 2
+    says = (
+        "atom_mapping: mapping.png: expected a new name, got one that exists; name another, or replace it by --force\n"
+    )
+    assert capsys.readouterr() == ("", says)
+    assert path.read_bytes() == b"old"
+
+
+@WITH_WEIGHTS
+def test_without_matplotlib_the_mapping_comes_first(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("matplotlib", "matplotlib.figure"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert atom_mapping.main(["--picture", str(tmp_path / "mapping.png")]) == 2
+    out, errors = capsys.readouterr()
+    assert re.findall(r"^confidence  (\S+)$", out, re.MULTILINE) == ["0.956562", "0.970442"]
+    assert "wrote" not in out
+    assert re.fullmatch(r"atom_mapping: .*expected matplotlib, got .*; pip install \"headwise\[plot\]\"\n", errors)
+    assert list(tmp_path.iterdir()) == []
 
 
 @WITH_WEIGHTS

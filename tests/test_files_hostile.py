@@ -35,6 +35,8 @@ def two(first, second, size):
 
 
 GOOD = safe()
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:%b\nsize 12\n" % (b"0" * 64)
+PAGE = b"<!DOCTYPE html>\n<html><title>404</title>\n" * 9
 ENTRY = '{"dtype":"F32","shape":[3],"data_offsets":[0,12]}'
 SAFETENSORS = {
     "empty": (b"", r"expected a file that holds arrays, got an empty one"),
@@ -42,7 +44,31 @@ SAFETENSORS = {
     "cut after the length": (GOOD[:8], r"header of at most 0 bytes, got a promise of \d+"),
     "cut in the header": (GOOD[:40], r"header of at most 32 bytes, got a promise of \d+"),
     "cut in the values": (GOOD[:-1], r"expected the 12 bytes of values that its header promises, got 11; it is cut"),
-    "values go on": (GOOD + b"0", r"expected the 12 bytes of values that its header promises, got 13"),
+    "values go on": (
+        GOOD + b"0",
+        r"expected the 12 bytes of values that its header promises, got 13; it holds 1 more than its header",
+    ),
+    "a pointer": (
+        POINTER,
+        r"expected a safetensors file, got a Git LFS pointer; fetch the file itself, by git lfs pull",
+    ),
+    "a page": (PAGE, r"expected a safetensors file, got text that begins '<!DOCTYPE html>'; download the file itself"),
+    "a page of an escape": (
+        b"<html><title>not found\x1b[2J",
+        r"got text that begins '<html><title>not found\\x1b\[2J'",
+    ),
+    "a page with a mark": (b"\xef\xbb\xbf" + PAGE, r"got text that begins '<!DOCTYPE html>'"),
+    "a few letters": (b"none\n", r"expected a safetensors file, got text that begins 'none'"),
+    "a zip": (
+        made.zipped(made.state(made.tensor())),
+        r"expected a safetensors file, got a zip file, .*; name it by its",
+    ),
+    "a pickle": (
+        made.legacy(made.state(made.tensor())),
+        r"expected a safetensors file, got a pickle, .*; name it by its",
+    ),
+    "one npy": (npy(), r"expected a safetensors file, got one \.npy array; name it by its format"),
+    "spaces": (b" " * 40, r"header of at most 32 bytes, got a promise of"),
     "length 2**63": (safe(length=1 << 63), r"got a promise of 9223372036854775808"),
     "length 2**64 - 1": (safe(length=(1 << 64) - 1), r"got a promise of 18446744073709551615"),
     "length of all": (safe(length=len(GOOD) - 8), r"expected JSON with nothing more, got '"),
@@ -247,8 +273,11 @@ TORCH = {
     ),
     "zip cut": (
         made.zipped(made.state(made.tensor()))[:-1],
-        r"expected an undamaged file, got 'File is not a zip file'",
+        r"expected a zip file with its directory at the end, got no end of a zip; it is cut: copy or save it again",
     ),
+    "zip cut in half": (made.zipped(made.state(made.tensor()))[:300], r"got no end of a zip; it is cut"),
+    "a pointer": (POINTER, r"expected a file of torch\.save, got a Git LFS pointer; fetch the file itself"),
+    "a page": (PAGE, r"expected a file of torch\.save, got text that begins '<!DOCTYPE html>'; download the file"),
 }
 
 
@@ -304,8 +333,12 @@ INDEX = {
     "empty": (b"", r"expected a file that holds arrays, got an empty one"),
 }
 ARCHIVES = {
-    "no zip": (b"hello, world", r"expected an undamaged file, got 'File is not a zip file'"),
-    "one npy": (npy(), r"expected an undamaged file, got 'File is not a zip file'"),
+    "no zip": (b"hello, world", r"expected a zip file, got text that begins 'hello, world'; download"),
+    "one npy": (npy(), r"expected a zip file, got one \.npy array; name it by its format"),
+    "noise": (b"\xff" * 40, r"expected a zip file, got bytes that begin b'.*'; name it by its format"),
+    "cut": (NPZ[:-30], r"expected a zip file with its directory at the end, got no end of a zip; it is cut"),
+    "cut to its head": (b"PK\x03\x04", r"got no end of a zip; it is cut"),
+    "a pointer": (POINTER, r"expected a zip file, got a Git LFS pointer"),
 }
 
 ROWS = [

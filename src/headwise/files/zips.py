@@ -5,6 +5,7 @@ import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from headwise.files.beginnings import check_beginning
 from headwise.files.errors import AGAIN, PathLike, file_error, shown
 from headwise.files.opening import open_regular
 
@@ -19,7 +20,13 @@ _SLACK = 1 << 20
 @contextmanager
 def open_archive(path: PathLike, data: mmap.mmap, where: str) -> Iterator[zipfile.ZipFile]:
     """Open a zip file, which is also mapped as `data`, if the objects made of its directory do not outgrow it."""
-    size = _directory_size(data)
+    end = _end_of(data)
+    if end < 0:
+        if data[:4] != _LOCAL:
+            check_beginning(data, "a zip file", where)
+            raise file_error(where, "a zip file", f"bytes that begin {data[:6]!r}", "name it by its format")
+        raise file_error(where, "a zip file with its directory at the end", "no end of a zip", f"it is cut: {AGAIN}")
+    size = _directory_size(data, end)
     most = (len(data) + _SLACK) // _PER_BYTE
     if size > most:
         raise file_error(where, f"a directory of at most {most} bytes", size, "save fewer or larger arrays in it")
@@ -28,14 +35,19 @@ def open_archive(path: PathLike, data: mmap.mmap, where: str) -> Iterator[zipfil
         yield archive
 
 
-def _directory_size(data: mmap.mmap) -> int:
-    """Return how long a zip file says that its directory is, as `zipfile` will read it."""
+def _end_of(data: mmap.mmap) -> int:
+    """Return where the record lies that ends a zip file, as `zipfile` will find it; -1 if not all of it is there."""
     end = len(data) - _END_SIZE
     if data[max(end, 0) :][:4] != _END or data[-2:] != b"\0\0":
         end = data.rfind(_END, max(end - (1 << 16), 0))
-    size_64 = data[max(end - _LOCATOR_SIZE - _END_64_SIZE, 0) : max(end, 0)]
+    return end if 0 <= end <= len(data) - _END_SIZE else -1
+
+
+def _directory_size(data: mmap.mmap, end: int) -> int:
+    """Return how long a zip file that ends there says that its directory is, as `zipfile` will read it."""
+    size_64 = data[max(end - _LOCATOR_SIZE - _END_64_SIZE, 0) : end]
     large = int.from_bytes(size_64[40:48], "little") if size_64[:4] == _END_64 else 0
-    return max(large, int.from_bytes(data[end + 12 : end + 16], "little")) if end >= 0 else 0
+    return max(large, int.from_bytes(data[end + 12 : end + 16], "little"))
 
 
 def stored_at(data: mmap.mmap, info: zipfile.ZipInfo, where: str) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import pytest
 import torch_files as made
 from bits import bits
 
-from headwise.files import FileError, open_checkpoint
+from headwise.files import FileError, open_checkpoint, torch_pickle
 
 DATA = Path(__file__).parent / "data" / "torch"  # made by tools/make_torch_files.py
 TYPES = ("float64", "float32", "float16", "bfloat16", "int64", "int32", "int16", "int8", "uint8", "bool")
@@ -112,3 +112,37 @@ def test_what_is_there_is_named_where_it_is_not_one_dictionary_of_tensors(tmp_pa
             FileError, match=rf"expected one dictionary of tensors among what it holds, got {got}; save"
         ):
             open_checkpoint(tmp_path / "a.pt")
+
+
+def test_a_tensor_of_a_wider_type_than_its_storage_stays_inside_it(tmp_path):
+    """Six numbers of four bytes are three of eight: more would be whatever stands behind them in the file."""
+    for count, fits in ((3, True), (4, False), (6, False)):
+        wide = made.tensor((count,), (1,)).replace(b"_tensor_v2", b"_tensor_v3")[:-2] + b"ctorch\nfloat64\ntR"
+        program = made.state(wide)
+        for contain in (made.zipped, made.legacy):
+            (tmp_path / "a.pt").write_bytes(contain(program))
+            if fits:
+                assert open_checkpoint(tmp_path / "a.pt")["w0"].nbytes == 24
+                continue
+            with pytest.raises(FileError, match="w0: expected a view of the 3 numbers of its storage"):
+                open_checkpoint(tmp_path / "a.pt")
+
+
+def test_what_holds_itself_many_times_is_not_written_out(tmp_path):
+    many = b")q\x00" + b"h\x00\x86q\x00" * 60  # a pair of pairs, doubled sixty times
+    plain, keys = made.legacy(made.state(made.tensor())), b"\x80\x02](" + made.text("0") + b"e."
+    assert plain.count(keys) == 1
+    (tmp_path / "a.pt").write_bytes(plain.replace(keys, b"\x80\x02]" + many + b"a."))
+    with pytest.raises(FileError, match=r"expected the keys of its storages, each once, got 'a tuple'"):
+        open_checkpoint(tmp_path / "a.pt")
+
+
+def test_one_dictionary_under_many_names_is_looked_at_once(tmp_path, monkeypatch):
+    looked = []
+    is_state = torch_pickle._is_state
+    monkeypatch.setattr(torch_pickle, "_is_state", lambda value: looked.append(1) or is_state(value))
+    inner = made.state(made.tensor())[2:-1]
+    names = made.number(0) + inner + b"q\x00" + b"".join(made.number(i) + b"h\x00" for i in range(1, 200))
+    with pytest.raises(FileError, match="one dictionary of tensors among what it holds, got a number, a number"):
+        write(tmp_path, b"\x80\x02}(" + names + b"u.")
+    assert len(looked) == 2

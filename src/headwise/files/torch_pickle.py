@@ -136,7 +136,7 @@ def _entry(data: mmap.mmap, view: _View, place: Callable[[_Storage], int], name:
     if not isinstance(storage, _Storage) or view.type is None or len(strides) != len(shape):
         raise file_error(named, "a storage, its type, and a stride for each axis", "others", AGAIN)
     dtype = _dtype(view.type, named)
-    held = storage.size if storage.type is not None else storage.size // dtype.itemsize
+    held = storage.size * (1 if storage.type is None else _dtype(storage.type, named).itemsize) // dtype.itemsize
     size = count(shape, dtype.itemsize, named)
     last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) if size else offset
     if last >= held + (not size) or size > held:
@@ -169,11 +169,18 @@ def _tensors(value: Any, where: str) -> dict[str, _View]:
         raise file_error(where, "a dictionary of tensors", f"a {type(value).__name__}", ALONE)
     if _is_state(value):
         return value
-    found = {str(name): part for name, part in value.items() if _is_state(part)}
+    parts = {id(part): part for part in value.values()}  # the same one may stand under many names
+    states = {which for which, part in parts.items() if _is_state(part)}
+    found = [name for name, part in value.items() if id(part) in states]
     if len(found) != 1:
         expected = "one dictionary of tensors among what it holds"
-        raise file_error(where, expected, listed(found or [str(name) for name in value]), ALONE)
-    return next(iter(found.values()))
+        raise file_error(where, expected, listed([_word(name) for name in found or value]), ALONE)
+    return dict(value[found[0]])
+
+
+def _word(name: Any) -> str:
+    """A name that a pickle gives, in words: of anything but a text its kind, since it may hold itself many times."""
+    return name if isinstance(name, str) else "a number" if isinstance(name, int) else f"a {type(name).__name__}"
 
 
 def _is_state(value: Any) -> bool:
@@ -257,7 +264,7 @@ def _places(
     places: dict[str, tuple[int, int]] = {}
     for key in keys if isinstance(keys, list) else []:
         if not isinstance(key, str) or key not in found or key in places:
-            raise file_error(where, "the keys of its storages, each once", f"'{shown(key, 60)}'", AGAIN)
+            raise file_error(where, "the keys of its storages, each once", f"'{shown(_word(key), 60)}'", AGAIN)
         kind = found[key].type
         size = int.from_bytes(data[at : at + 8], "little", signed=True)
         held = size * (1 if kind is None else _dtype(kind, where).itemsize)

@@ -155,7 +155,7 @@ def test_a_run_as_json_is_one_object(capsys: Capture) -> None:
 def test_layer_1_is_not_layer_10(capsys: Capture) -> None:
     arrays = many(["model.layers.1", "model.layers.10"])
     files.write_safetensors("model.safetensors", arrays)
-    Path("config.json").write_text('{"num_attention_heads": 8}')
+    Path("config.json").write_text('{"num_attention_heads": 8, "rope_theta": 10000.0}')
     np.save("x.npy", np.ones((3, 48), np.float32))
     for prefix in ("model.layers.1", "model.layers.1.", "model.layers.1.self_attn"):
         assert main(["attend", "model.safetensors", "--layer", prefix, "--x", "x.npy", "--json"]) == 0

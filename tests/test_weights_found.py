@@ -76,6 +76,20 @@ def test_all_of_a_checkpoint_in_its_order():
     assert [layer.prefix for layer in found] == [f"encoder.layer.{i}.attention" for i in range(12)]
 
 
+def test_numbers_in_names_are_ordered_by_their_size():
+    shapes = {
+        f"layers.{i}.{AT['torch, no bias']}.{name}": (shape, None)
+        for i in (10, 2, 1, 0)
+        for name, shape in SHAPES["torch, no bias"].items()
+    }
+    found = [layer.prefix for layer in weights.attention_layers(shapes)]
+    assert found == [f"layers.{i}.mha" for i in (0, 1, 2, 10)]
+    with pytest.raises(ValueError, match=r"that of 4: layers\.0\.mha, layers\.1\.mha, layers\.2\.mha, layers\.10\.mha"):
+        weights.from_state_dict({name: np.zeros(shape) for name, (shape, _) in shapes.items()}, n_heads=H)
+    long = {f"{'9' * 5000}.{name}": (shape, None) for name, shape in SHAPES["bert"].items()}
+    assert len(weights.attention_layers(long)) == 1  # more digits than Python reads as a number
+
+
 def test_heads_are_said_by_what_the_checkpoint_holds():
     table = {f"{AT['t5']}.relative_attention_bias.weight": ((32, H), None)}
     (t5,) = weights.attention_layers({name: (shape, None) for name, shape in shapes_of("t5").items()} | table)

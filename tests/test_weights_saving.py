@@ -84,7 +84,9 @@ def test_a_file_is_replaced_only_by_force(tmp_path):
     path, layer = tmp_path / "layer.npz", hw.MultiHeadAttention(8, 2)
     weights.save(layer, path)
     before = path.read_bytes()
-    with pytest.raises(files.FileError, match="expected a new name, got one that exists"):
+    with pytest.raises(
+        files.FileError, match=r"expected a new name, got one that exists; name another, or replace it by force=True$"
+    ):
         weights.save(hw.MultiHeadAttention(8, 2, seed=1), path)
     assert path.read_bytes() == before
     weights.save(hw.MultiHeadAttention(8, 2, seed=1), path, force=True)
@@ -97,8 +99,8 @@ def test_what_no_file_can_hold(tmp_path):
         weights.save(hw.MultiHeadAttention(8, 2, transform=own), tmp_path / "layer.npz")
     with pytest.raises(TypeError, match="save: layer: expected a MultiHeadAttention, got int 3"):
         weights.save(3, tmp_path / "layer.npz")
-    with pytest.raises(files.FileError, match=r"expected a name that ends in"):
-        weights.save(hw.MultiHeadAttention(8, 2), tmp_path / "layer.txt")
+    with pytest.raises(files.FileError, match=r"layer\.bin: expected a name that ends in \.safetensors or \.npz"):
+        weights.save(hw.MultiHeadAttention(8, 2), tmp_path / "layer.bin")
     assert list(tmp_path.iterdir()) == []
 
 

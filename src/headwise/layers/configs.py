@@ -14,7 +14,7 @@ import numpy as np
 from headwise.core import frequencies
 from headwise.core.frequencies import Frequencies
 from headwise.core.shapes import Array, Faults, given_as, integer, real, shown
-from headwise.layers.patterns import Pattern
+from headwise.layers.patterns import OWN, Pattern
 from headwise.layers.transforms import Transform, TransformVjp, rotary
 
 _KEYS = {
@@ -24,6 +24,10 @@ _KEYS = {
     "d_model": ("hidden_size", "n_embd", "d_model", "dim"),
 }
 _ROPE_MODELS = ("llama", "mistral", "mixtral", "ministral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
+_BASES = dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), 10_000.0)  # where config.json says none
+_NO_ROPE_MODELS = ("bert", "gpt2", "t5", "vit", "albert")
+_ROPE_KEYS = ("rope_theta", "rope_scaling", "rope_parameters")
+_OTHER_ROPE_KEYS = ("rotary_dim", "rotary_pct", "rotary_emb_base")  # of GPT-J and GPT-NeoX
 _LENGTHS = ("max_position_embeddings", "original_max_position_embeddings")
 _OWN = "pass n_heads= and transform= in place of config=, and what it scales or caps in each call"
 _DIFFERENT = {  # what a layer does not hold: the key, the values that mean nothing
@@ -50,7 +54,16 @@ def read_settings(faults: Faults, config: Any) -> Settings:
     if not isinstance(config, Mapping):
         faults.type("config", "None or a mapping, as json.load gives config.json", given_as(config))
         return Settings()
+    nested = [key for key, part in config.items() if str(key).endswith("_config") and _says_heads(part)]
+    if nested and not _says_heads(config):
+        own = " or ".join(f"config['{key}']" for key in nested)
+        faults.value("config", "the attention's own numbers", "a model's of several parts", f"pass {own}")
+        return Settings()
     return Settings(**{field: _number(faults, config, keys) for field, keys in _KEYS.items()})
+
+
+def _says_heads(config: Any) -> bool:
+    return isinstance(config, Mapping) and any(config.get(key) is not None for key in _KEYS["n_heads"])
 
 
 def _number(faults: Faults, config: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:
@@ -71,9 +84,37 @@ def check_config(faults: Faults, config: Mapping[str, Any], pattern: Pattern) ->
         faults.value("config['model_type']", expected, shown(kind), _OWN)
 
 
-def scale_of(config: Mapping[str, Any], pattern: Pattern) -> float | None:
-    """The scale of a model: GPT-2 may have none."""
-    return 1.0 if config.get("scale_attn_weights") is False else pattern.scale
+def check_no_rope(faults: Faults, config: Mapping[str, Any], pattern: str) -> None:
+    """Note a rope that a configuration has and a pattern has not; no transform is given."""
+    said = [key for key in (*_ROPE_KEYS, *_OTHER_ROPE_KEYS) if config.get(key) not in (None, {})]
+    if not said or config.get("model_type") in _NO_ROPE_MODELS:
+        return
+    own = f"pattern=PATTERNS['{pattern}']._replace(rope='half')"
+    own = "'rope': 'half' or 'interleaved' in the pattern" if pattern == OWN else own
+    remedy = f"pass transform= (transforms.compose() is none) or {own}"
+    faults.value(
+        f"config['{said[0]}']", f"none, as the pattern '{pattern}' has no rope", shown(config[said[0]]), remedy
+    )
+
+
+def scale_of(faults: Faults, config: Mapping[str, Any], pattern: Pattern) -> float | None:
+    """The scale of a model: that of GPT-2, Gemma or Granite's configuration, else the pattern's."""
+    said: dict[str, float] = {}
+    if config.get("scale_attn_weights") is False:
+        said["scale_attn_weights"] = 1.0
+    for key, power in (("query_pre_attn_scalar", -0.5), ("attention_multiplier", 1.0)):
+        if config.get(key) is None:
+            continue
+        expected = "a finite number above 0"
+        number = real(faults, f"config['{key}']", config[key], expected)
+        if number is not None and not 0 < number < math.inf:
+            faults.value(f"config['{key}']", expected, str(number))
+        elif number is not None:
+            said[key] = number**power
+    if len(said) > 1 or (said and pattern.scale is not None):
+        others = [*said, *(["the pattern's scale"] if pattern.scale is not None else [])]
+        faults.value("config", "one scale", " and ".join(others), "leave out all but one")
+    return next(iter(said.values()), pattern.scale)
 
 
 def eps_of(faults: Faults, config: Mapping[str, Any]) -> float:
@@ -107,17 +148,24 @@ def rope_of(faults: Faults, config: Mapping[str, Any], style: str, d_head: int) 
     kind = said.get("rope_type", said.get("type", "default"))
     said = {key: config[key] for key in _LENGTHS if config.get(key) is not None} | said
     base = said.get("rope_theta", config.get("rope_theta"))
+    base = _BASES.get(str(config.get("model_type"))) if base is None else base
+    others = [key for key in _OTHER_ROPE_KEYS if config.get(key) is not None]
+    if others:
+        faults.value(f"config['{others[0]}']", "none, as its rope is not known here", shown(config[others[0]]), _OWN)
+    elif base is None:
+        remedy = "add it; Meta's Llama and Llama 2 have 10000.0"
+        faults.value("config['rope_theta']", "the base of the model's rope", "None", remedy)
     part = said.get("partial_rotary_factor", config.get("partial_rotary_factor"))
     if not isinstance(kind, str) or kind not in _KINDS:
         remedy = f"pass transform=headwise.transforms.rotary(style='{style}', frequencies=...)"
         faults.value("config's rope type", f"one of {', '.join(_KINDS)}", shown(kind), remedy)
         return None
     turning = _real(faults, "config's partial_rotary_factor", part, 0.0, 1.0)
-    if faults.found:
+    if faults.found or base is None:
         return None
     dims = d_head if turning is None else int(d_head * turning)
     try:
-        return _KINDS[kind](style, dims, 10_000.0 if base is None else base, said)
+        return _KINDS[kind](style, dims, base, said)
     except KeyError as error:
         faults.value(f"config's rope of type '{kind}'", f"a number {error}", "none")
     except (TypeError, ValueError) as error:

@@ -125,10 +125,10 @@ class Fitting:
         for name in extra(self.place, names):
             held = f"pattern '{self.place.name}' has {listed(self.place.pattern.names.values())}"
             self.faults.value(name, "no array of that name", "one", held)
-        turned = self._all_transposed(expected)
+        advice = self._other_layout(expected)
         for role, shape in self.shapes.items():
             if role in expected and shape != expected[role]:
-                self._misshaped(role, shape, expected[role], turned)
+                self._misshaped(role, shape, expected[role], advice)
             elif role not in expected and role.startswith("w_") and (len(shape) != 2 or 0 in shape):
                 self.faults.value(self._name(role), "a weight of two axes, none of length 0", words(shape))
         width = self.settings.d_model
@@ -171,20 +171,27 @@ class Fitting:
     def _name(self, role: str) -> str:
         return full_name(self.place.prefix, self.place.pattern.names[role])
 
-    def _all_transposed(self, expected: Mapping[str, Shape]) -> bool:
-        """Whether every weight fits transposed, square ones among them."""
+    def _other_layout(self, expected: Mapping[str, Shape]) -> str:
+        """Advice to pass the other layout, where every weight fits transposed; a square one does not tell."""
         weights = {role: shape for role, shape in self.shapes.items() if role.startswith("w_")}
-        return len(weights) > 1 and all(_is_transpose(shape, expected.get(role, ())) for role, shape in weights.items())
+        if len(weights) < 2 or not all(_is_transpose(shape, expected.get(role, ())) for role, shape in weights.items()):
+            return ""
+        layout = f"layout='{'linear' if self.layout == 'conv1d' else 'conv1d'}'"
+        own = f"pattern=PATTERNS['{self.place.name}']._replace({layout})"
+        change = f"pass {f'your pattern with {layout}' if self.place.name == OWN else own}"
+        if any(shape == shape[::-1] for shape in weights.values()):
+            return (
+                "transposed it fits: put its .T in its place; or, where all weights are stored so, "
+                f"{change} (square ones are then read transposed too: compare one output)"
+            )
+        return f"transposed it fits, as do all: {change}"
 
-    def _misshaped(self, role: str, shape: Shape, expected: Shape, all_turned: bool) -> None:
+    def _misshaped(self, role: str, shape: Shape, expected: Shape, all_turned: str) -> None:
         letters, remedy = "", ""
         if role.startswith("w_"):
             letters = "(in, out) = " if self.layout == "conv1d" else "(out, in) = "
             remedy = "transposed it fits: put its .T in its place" if _is_transpose(shape, expected) else ""
-        if remedy and all_turned:
-            own = f"PATTERNS['{self.place.name}']" if self.place.name != OWN else "your pattern"
-            other = "linear" if self.layout == "conv1d" else "conv1d"
-            remedy = f"transposed it fits, as do all: pass pattern={own}._replace(layout='{other}')"
+        remedy = all_turned if remedy and all_turned else remedy
         stored, wanted = (words(self.turned(role, x)) for x in (shape, expected))
         self.faults.value(self._name(role), f"{letters}{wanted}", stored, remedy)
 

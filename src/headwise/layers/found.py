@@ -2,6 +2,7 @@
 
 from __future__ import annotations  # help() then shows types as they are written
 
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -68,7 +69,14 @@ def _best(found: Iterable[Place]) -> list[Place]:
     owners: dict[str, Place] = {}
     for place in sorted(kept, key=lambda place: place.rank):
         owners |= dict.fromkeys(place.held.values(), place)
-    return [place for place in kept if any(owners[name] is place for name in place.held.values())]
+    kept = [place for place in kept if any(owners[name] is place for name in place.held.values())]
+    return sorted(kept, key=lambda place: _in_order(place.prefix))
+
+
+def _in_order(prefix: str) -> list[tuple[int, str]]:
+    """A key that sorts digits as numbers: by their count, without leading zeros."""
+    parts = re.split("([0-9]+)", prefix)  # text, digits, text, ...
+    return [(len(part.lstrip("0")), part.lstrip("0")) if i % 2 else (0, part) for i, part in enumerate(parts)]
 
 
 class Found(NamedTuple):
@@ -132,7 +140,8 @@ def attention_layers(tensors: Any, config: Mapping[str, Any] | None = None) -> l
     Returns
     -------
     list of Found
-        In the order of names: every prefix at which all weights of one of :data:`PATTERNS` are, with shapes that fit.
+        Every prefix at which all weights of one of :data:`PATTERNS` are, with shapes that fit; in alphabetical order,
+        numbers in it by their size: ``layers.2`` comes before ``layers.10``.
 
     Raises
     ------

@@ -5,11 +5,12 @@ Knows names and layouts; reads and computes nothing.
 
 from __future__ import annotations  # help() then shows types as they are written
 
+import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from headwise.core.shapes import Faults, given_as, shown
+from headwise.core.shapes import Faults, given_as, real, shown
 
 LAYOUTS = ("linear", "conv1d", "either")
 OWN = "yours"  # a pattern that the caller described
@@ -56,6 +57,8 @@ class Pattern(NamedTuple):
         The models' scale; None is ``1/sqrt(d_head)``.
     other_tokens : bool
         Whether keys and values may come from tokens of another width.
+    grouped : bool
+        Whether there may be fewer heads of keys than of queries.
     """
 
     names: Mapping[str, str]
@@ -66,6 +69,7 @@ class Pattern(NamedTuple):
     rope: str | None = None
     scale: float | None = None
     other_tokens: bool = False
+    grouped: bool = True
 
     @property
     def asked(self) -> list[str]:
@@ -101,11 +105,21 @@ _TORCH = {
 
 PATTERNS: Mapping[str, Pattern] = MappingProxyType(
     {
-        "torch": Pattern(_TORCH, optional=(("b_qkv", "b_o"), ("bias_k", "bias_v")), other_tokens=True),
-        "bert": Pattern(_named(_BERT), beside=("output.LayerNorm.weight", "output.LayerNorm.bias"), other_tokens=True),
-        "albert": Pattern(_named(_ALBERT), beside=("LayerNorm.weight", "LayerNorm.bias")),
-        "vit": Pattern(_named(_VIT), optional=(_QKV,)),
-        "gpt2": Pattern(_named({"qkv": "c_attn", "o": "c_proj"}), layout="conv1d", beside=("bias", "masked_bias")),
+        "torch": Pattern(_TORCH, optional=(("b_qkv", "b_o"), ("bias_k", "bias_v")), other_tokens=True, grouped=False),
+        "bert": Pattern(
+            _named(_BERT),
+            beside=("output.LayerNorm.weight", "output.LayerNorm.bias"),
+            other_tokens=True,
+            grouped=False,
+        ),
+        "albert": Pattern(_named(_ALBERT), beside=("LayerNorm.weight", "LayerNorm.bias"), grouped=False),
+        "vit": Pattern(_named(_VIT), optional=(_QKV,), grouped=False),
+        "gpt2": Pattern(
+            _named({"qkv": "c_attn", "o": "c_proj"}),
+            layout="conv1d",
+            beside=("bias", "masked_bias"),
+            grouped=False,
+        ),
         "llama": Pattern(
             _named(_LLAMA) | _NORMS,
             optional=(_QKV, ("b_o",), ("q_norm", "k_norm")),
@@ -118,6 +132,7 @@ PATTERNS: Mapping[str, Pattern] = MappingProxyType(
             beside=("relative_attention_bias.weight",),
             folders=("SelfAttention", "EncDecAttention"),
             scale=1.0,
+            grouped=False,
         ),
         "fused": Pattern(_named({"qkv": "qkv", "o": "proj"}), layout="either", optional=(("b_qkv",),)),
     }
@@ -142,10 +157,10 @@ def known_patterns(faults: Faults, pattern: Any) -> dict[str, Pattern]:
     return {}
 
 
-def _of_names(names: Mapping[str, str]) -> Pattern:
-    """The pattern of a model that is described by its names alone, and perhaps its layout."""
-    own = {role: name for role, name in names.items() if role != "layout"}
-    return Pattern(own, layout=names.get("layout", "linear"), other_tokens=True)
+def _of_names(names: Mapping[str, Any]) -> Pattern:
+    """The pattern of a model that is described by its names, and perhaps its layout, rope and scale."""
+    said = {key: names[key] for key in ("layout", "rope", "scale") if key in names}
+    return Pattern({role: name for role, name in names.items() if role not in said}, other_tokens=True, **said)
 
 
 def _fits(faults: Faults, pattern: Pattern) -> bool:
@@ -164,6 +179,13 @@ def _fits(faults: Faults, pattern: Pattern) -> bool:
         faults.value("pattern", f"a layout of {', '.join(LAYOUTS)}", shown(pattern.layout))
     if pattern.layout == "either" and "w_qkv" not in names:
         faults.value("pattern", "layout 'linear' or 'conv1d'", "'either'", "shapes tell where w_qkv is one array")
+    if pattern.rope not in (None, "half", "interleaved"):
+        faults.value("pattern", "a rope of half, interleaved", shown(pattern.rope))
+    if pattern.scale is not None:
+        expected = "a scale that is a finite number above 0"
+        scale = real(faults, "pattern", pattern.scale, expected)
+        if scale is not None and not 0 < scale < math.inf:
+            faults.value("pattern", expected, shown(pattern.scale))
     return len(faults.found) == before
 
 

@@ -60,6 +60,7 @@ def save(layer: MultiHeadAttention, path: str | os.PathLike[str], *, force: bool
     if not isinstance(layer, MultiHeadAttention):
         faults.type("layer", "a MultiHeadAttention", given_as(layer))
         faults.raise_any()
+    _check_target(path, force)
     transform, arrays = taken_apart(faults, layer.transform)
     held = {name: np.asarray(getattr(layer, name)) for name in _ARRAYS if getattr(layer, name, None) is not None}
     if os.fspath(path).lower().endswith(".npz"):
@@ -123,6 +124,17 @@ def load(path: str | os.PathLike[str]) -> MultiHeadAttention:
         raise files.FileError(
             f"{where}: expected a layer, got one that does not fit ({reason}); {_NOT_OURS}"
         ) from error
+
+
+def _check_target(path: str | os.PathLike[str], force: bool) -> None:
+    from headwise import files
+
+    where = files.shown(path, 1000)
+    if not os.fspath(path).lower().endswith((".safetensors", ".npz")):
+        raise files.FileError(f"{where}: expected a name that ends in .safetensors or .npz, got another")
+    if not force and os.path.isfile(path):
+        remedy = "name another, or replace it by force=True"
+        raise files.FileError(f"{where}: expected a new name, got one that exists; {remedy}")
 
 
 def _write(path: str | os.PathLike[str], arrays: dict[str, Array], text: str, force: bool) -> None:

@@ -22,6 +22,25 @@ def norm_weights(transform: Any) -> dict[str, Array]:
     return {"q_norm": transform.q_norm.weight, "k_norm": transform.k_norm.weight}
 
 
+def parts_of(transform: Any) -> list[Any]:
+    """The transforms that one is made of, in their order."""
+    if transform is None:
+        return []
+    if isinstance(transform, _Composed):
+        return [own for part in transform.parts for own in parts_of(part)]
+    return [transform]
+
+
+def rope_styles(transform: Any) -> set[str]:
+    """The styles of the rope in a transform; of a caller's own function nothing is known."""
+    return {str(part.options["style"]) for part in parts_of(transform) if isinstance(part, _Rotary | DynamicRotary)}
+
+
+def norm_is_late(transform: Any) -> bool:
+    """Whether a norm comes after something else: models have theirs first."""
+    return any(isinstance(part, _QKNorm) for part in parts_of(transform)[1:])
+
+
 def taken_apart(faults: Faults, transform: Any, name: str = "transform") -> tuple[Any, dict[str, Array]]:
     """What JSON holds of a transform, and its arrays under names that begin with this one."""
     if transform is None:

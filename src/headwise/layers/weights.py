@@ -1,7 +1,8 @@
 """Weights of existing models as layers, and back.
 
-Names are in patterns.py, where layers are in a checkpoint in found.py, what does not fit in fitting.py. Arrays stay
-what they are: a weight stored as (out, in) is used as its transpose, without a copy, so a memory map stays one.
+Names are in patterns.py, where layers are in a checkpoint in found.py, what does not fit in fitting.py, the way back in
+exporting.py. Arrays stay what they are: a weight stored as (out, in) is used as its transpose, without a copy, so a
+memory map stays one.
 """
 
 from __future__ import annotations  # help() then shows types as they are written
@@ -13,12 +14,12 @@ import numpy as np
 
 from headwise.core.shapes import Array, Faults, array, flag, given_as, integer, shown
 from headwise.layers.attention_layer import MultiHeadAttention
-from headwise.layers.configs import Settings, check_config, eps_of, read_settings, rope_of, scale_of
-from headwise.layers.fitting import Fitting, missing, raise_all
-from headwise.layers.found import Found, Place, attention_layers, full_name, heads_held, places
+from headwise.layers.configs import Settings, check_config, check_no_rope, eps_of, read_settings, rope_of, scale_of
+from headwise.layers.exporting import to_state_dict
+from headwise.layers.fitting import Fitting
+from headwise.layers.found import Found, Place, attention_layers, heads_held, places
 from headwise.layers.patterns import PATTERNS, SEPARATE, Pattern, known_patterns, listed
 from headwise.layers.saving import load, save
-from headwise.layers.transform_parts import norm_weights
 from headwise.layers.transforms import compose, qk_norm
 
 __all__ = ["PATTERNS", "Found", "Pattern", "attention_layers", "from_state_dict", "load", "save", "to_state_dict"]
@@ -26,11 +27,11 @@ __all__ = ["PATTERNS", "Found", "Pattern", "attention_layers", "from_state_dict"
 
 def from_state_dict(
     state: Mapping[str, Any],
-    prefix: str = "",
+    prefix: str | Found = "",
     *,
     n_heads: int | None = None,
     n_kv_heads: int | None = None,
-    pattern: str | Pattern | Mapping[str, str] | None = None,
+    pattern: str | Pattern | Mapping[str, Any] | None = None,
     config: Mapping[str, Any] | None = None,
     transform: Callable[..., Any] | None = None,
     add_zero_attn: bool = False,
@@ -41,17 +42,19 @@ def from_state_dict(
     ----------
     state : Mapping
         From names to arrays: an open checkpoint, or what ``state_dict()`` of PyTorch gives, as arrays.
-    prefix : str
-        What stands before the layer's names, as :func:`attention_layers` tells it; or before those of everything
-        around one layer of attention.
+    prefix : str or Found
+        What stands before the layer's names, as :func:`attention_layers` tells it, or what it gave, whose pattern
+        is then the default; or what stands before the names of everything around one layer of attention.
     n_heads, n_kv_heads : int, optional
         Numbers of heads; by default what ``config`` or the shapes say.
     pattern : str, Pattern or Mapping, optional
         A name of :data:`PATTERNS`; by default the one whose names are there. A model that is not among them is
         described by a dictionary of its names, ``{"w_q": "attention.q_lin.weight", ...}``, with
-        ``"layout": "conv1d"`` where weights are (in, out), or by a :class:`Pattern`.
+        ``"layout": "conv1d"`` where weights are (in, out), ``"rope": "half"`` or ``"interleaved"`` where it has rope,
+        and its ``"scale"`` where that is another; or by a :class:`Pattern`.
     config : Mapping, optional
-        The model's ``config.json``: heads, and for models with rope all that it needs.
+        The model's ``config.json``: heads, scale, and for models with rope all that it needs. Rope that the pattern
+        does not have is an error.
     transform : callable, optional
         In place of the rope of ``config``. Norms of queries and keys that the state holds come before it.
     add_zero_attn : bool
@@ -86,8 +89,11 @@ def from_state_dict(
     faults = Faults("from_state_dict")
     if not isinstance(state, Mapping):
         faults.type("state", "a mapping from names to arrays", given_as(state))
+    if isinstance(prefix, Found):
+        pattern = prefix.pattern if pattern is None else pattern
+        prefix = prefix.prefix
     if not isinstance(prefix, str):
-        faults.type("prefix", "a text", given_as(prefix))
+        faults.type("prefix", "a text, or what attention_layers gave", given_as(prefix))
     if transform is not None and not callable(transform):
         faults.type("transform", "None or a function (q, k, q_positions, k_positions) -> (q, k)", given_as(transform))
     patterns, said = known_patterns(faults, pattern), read_settings(faults, config)
@@ -96,19 +102,26 @@ def from_state_dict(
             said = said._replace(**{name: integer(faults, name, number, 1, "a number of heads")})
     add_zero_attn = flag(faults, "add_zero_attn", add_zero_attn)
     faults.raise_any()
-    names = _under(state, prefix)
+    names = _under(faults, state, prefix)
     place = _place(faults, names, prefix, patterns)
     config = config or {}
     check_config(faults, config, place.pattern)
+    scale = scale_of(faults, config, place.pattern)
     fit, sizes = _fitted(faults, place, state, names, said)
     turned = _transform(faults, fit, config, transform, sizes[2])
     fit.raise_any()
-    return _layer(fit, sizes, turned, scale_of(config, place.pattern), add_zero_attn)
+    return _layer(fit, sizes, turned, scale, add_zero_attn)
 
 
-def _under(state: Mapping[str, Any], prefix: str) -> list[str]:
-    start = prefix.rstrip(".")
-    return [name for name in state if isinstance(name, str) and (not start or name.startswith(f"{start}."))]
+def _under(faults: Faults, state: Mapping[str, Any], prefix: str) -> list[str]:
+    start, texts = prefix.rstrip("."), [name for name in state if isinstance(name, str)]
+    names = [name for name in texts if not start or name.startswith(f"{start}.")]
+    if start and texts and not names:
+        layers = [place.prefix or "'' (no prefix)" for place in places(texts, PATTERNS) if place.whole]
+        remedy = f"layers are {listed(layers, 5)}; see attention_layers(state)" if layers else ""
+        faults.value("prefix", "the beginning of some names", f"{shown(prefix)}, with which none begins", remedy)
+        faults.raise_any()
+    return names
 
 
 def _place(faults: Faults, names: list[str], prefix: str, patterns: Mapping[str, Pattern]) -> Place:
@@ -127,7 +140,11 @@ def _place(faults: Faults, names: list[str], prefix: str, patterns: Mapping[str,
         known = "" if len(patterns) == 1 else f": {', '.join(patterns)}"
         expected = f"weights by the names of {'a' if known else 'the'} pattern{known}"
         held = listed(map(shown, names), 12) or "no name"
-        faults.value("prefix", expected, held, "describe another model by pattern={'w_q': its name, ...}")
+        fits = dict.fromkeys(place.name for place in places(names, PATTERNS) if place.whole)
+        remedy = f"pass pattern='{next(iter(fits), '')}', whose names are there"
+        if not fits:
+            remedy = "describe another model by pattern={'w_q': its name, ...}"
+        faults.value("pattern" if fits else "prefix", expected, held, remedy)
     faults.raise_any()
     raise AssertionError("a fault was noted")
 
@@ -138,7 +155,9 @@ def _fitted(
     """The arrays of a place and how they fit, with every fault noted; numbers and width of heads."""
     arrays = {}
     for role, name in place.held.items():
-        known = array(faults, name, state[name])
+        given = state[name]
+        _check_tensor(faults, name, given)
+        known = array(faults, name, given)
         if known is not None:
             arrays[role] = known
     counted, width = heads_held(place, {role: x.shape for role, x in arrays.items()}, state)
@@ -150,9 +169,28 @@ def _fitted(
     return fit, fit.heads()
 
 
+def _check_tensor(faults: Faults, name: str, given: Any) -> None:
+    """Raise at the first tensor of PyTorch that NumPy cannot read: what cures one cures all."""
+    if not (hasattr(given, "detach") and hasattr(given, "numpy")):
+        return
+    needs = {
+        ".detach()": ("needs its gradient", bool(getattr(given, "requires_grad", False))),
+        ".cpu()": ("is on another device", str(getattr(given, "device", "cpu")) != "cpu"),
+        ".float()": ("is bfloat16", str(getattr(given, "dtype", "")).endswith("bfloat16")),
+    }
+    held = [reason for reason, needed in needs.values() if needed]
+    if held:
+        cure = "".join(step for step, (_, needed) in needs.items() if needed)
+        remedy = f"pass {{name: x{cure}.numpy() for name, x in state.items()}}"
+        faults.type(name, "an array", f"a tensor that {' and '.join(held)}", remedy)
+        raise TypeError(f"{faults.function}: {faults.found[-1]}")
+
+
 def _transform(faults: Faults, fit: Fitting, config: Mapping[str, Any], transform: Any, d_head: int) -> Any:
     """Norms that the state holds, then rope."""
     style = fit.place.pattern.rope
+    if transform is None and style is None:
+        check_no_rope(faults, config, fit.place.name)
     if transform is None and style is not None and not config:
         own = f"or pass transform=transforms.rotary(style='{style}', base=...); transforms.compose() is none"
         faults.value("config", "the model's, for its rope", "None", own)
@@ -193,101 +231,3 @@ def _learned(held: Mapping[str, Array], n_kv_heads: int, d_head: int, add_zero_a
         if rows:
             learned[role] = rows[0] if len(rows) == 1 else np.concatenate(rows, axis=1)
     return learned
-
-
-# ------------------------------------------------------------------------------------------------ the way back
-def to_state_dict(
-    layer: MultiHeadAttention,
-    pattern: str | Pattern | Mapping[str, str],
-    prefix: str = "",
-    *,
-    add_zero_attn: bool = False,
-) -> dict[str, Array]:
-    """Give a layer's weights the names and the layout that a model has them in.
-
-    Parameters
-    ----------
-    layer : MultiHeadAttention
-        The layer.
-    pattern : str, Pattern or Mapping
-        As for :func:`from_state_dict`; "either" is written as "linear".
-    prefix : str
-        What stands before the names.
-    add_zero_attn : bool
-        Whether the last learned key and value are the zeros of ``add_zero_attn``, for which there is no array.
-
-    Returns
-    -------
-    dict of ndarray
-        What :func:`from_state_dict` took, equal to the bit. What a transform does besides norms has no name in a state.
-
-    Raises
-    ------
-    TypeError
-        If an argument is of the wrong kind.
-    ValueError
-        If the layer has what the pattern has no name for, lacks what it asks for, or has another scale.
-
-    Examples
-    --------
-    >>> layer = MultiHeadAttention(d_model=4, n_heads=2, use_bias=True)
-    >>> for name, x in to_state_dict(layer, "gpt2", "h.0.attn").items():
-    ...     print(name, x.shape)
-    h.0.attn.c_attn.weight (4, 12)
-    h.0.attn.c_proj.weight (4, 4)
-    h.0.attn.c_attn.bias (12,)
-    h.0.attn.c_proj.bias (4,)
-    """
-    faults = Faults("to_state_dict")
-    if not isinstance(layer, MultiHeadAttention):
-        faults.type("layer", "a MultiHeadAttention", given_as(layer))
-    if pattern is None:
-        faults.type("pattern", "a name, a Pattern or a dictionary of names", "None")
-    if not isinstance(prefix, str):
-        faults.type("prefix", "a text", given_as(prefix))
-    patterns = known_patterns(faults, pattern)
-    add_zero_attn = flag(faults, "add_zero_attn", add_zero_attn)
-    faults.raise_any()
-    ((name, known),) = patterns.items()
-    held = _held(layer, known, add_zero_attn)
-    _check_back(faults, known, layer, held)
-    if faults.found:
-        raise_all(faults, f"pattern '{name}'")
-    turn, start = known.layout != "conv1d", prefix.rstrip(".")
-    return {
-        full_name(start, own): held[role].T if turn and role.startswith("w_") else held[role]
-        for role, own in known.names.items()
-        if role in held
-    }
-
-
-def _held(layer: MultiHeadAttention, pattern: Pattern, add_zero_attn: bool) -> dict[str, Array]:
-    """What a layer holds, by the pattern's keys."""
-    roles = (*SEPARATE, "w_o", "b_q", "b_k", "b_v", "b_o")
-    held = {role: np.asarray(getattr(layer, role)) for role in roles if getattr(layer, role) is not None}
-    for whole, parts in (("w_qkv", SEPARATE), ("b_qkv", ("b_q", "b_k", "b_v"))):
-        widths = {held[part].shape[:-1] for part in parts if part in held}
-        if whole in pattern.names and all(part in held for part in parts) and len(widths) == 1:
-            held[whole] = np.concatenate([held.pop(part) for part in parts], axis=-1)
-    for role in ("bias_k", "bias_v"):
-        rows = getattr(layer, role, None)  # (G, m, d_head)
-        if rows is not None and rows.shape[1] > add_zero_attn:
-            rows = rows[:, : rows.shape[1] - add_zero_attn]
-            held[role] = rows.reshape(1, 1, -1) if rows.shape[1] == 1 else rows
-    return held | norm_weights(layer.transform)
-
-
-def _check_back(faults: Faults, pattern: Pattern, layer: MultiHeadAttention, held: dict[str, Array]) -> None:
-    """Note what the pattern has no name for, what it asks for, and another scale."""
-    for role in held:
-        if role not in pattern.names:
-            faults.value(role, "None, as the pattern has no name for it", "an array")
-    for role in missing(pattern, held):
-        faults.value(role, f"an array, for {pattern.names[role]}", "None")
-    scale = getattr(layer, "scale", None)
-    if scale != pattern.scale:
-        faults.value("scale", f"{pattern.scale}, as the pattern's models have it", str(scale))
-    for role in ("bias_k", "bias_v"):
-        if role in held and held[role].shape[1] != 1:
-            remedy = "add_zero_attn=True where the last is that of zeros"
-            faults.value(role, "one learned row", str(held[role].shape[1]), remedy)

@@ -195,6 +195,11 @@ ROPES = {
         16,
         frequencies.yarn(WIDE, 4.0, 16, base=100.0, magnitude=(0.1 * np.log(4) + 1) / (0.05 * np.log(4) + 1)),
     ),
+    "yarn, of a scale that is 0": (
+        {"rope_type": "yarn", "factor": 4.0, "mscale": 0.707, "mscale_all_dim": 0},
+        16,
+        frequencies.yarn(WIDE, 4.0, 16, base=100.0),
+    ),
     "yarn, of two lengths": (
         {"rope_type": "yarn", "original_max_position_embeddings": 16},
         64,

@@ -277,3 +277,21 @@ def test_grouped_heads_are_not_written_for_models_that_have_none():
     t5 = hw.MultiHeadAttention(D, H, n_kv_heads=G)
     t5.scale = 1.0
     written("n_kv_heads: expected 6", t5, "t5")
+
+
+# ------------------------------------------------------------------------------------------------------- rows of zeros
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_a_learned_row_is_not_taken_for_zeros(rows):
+    """With add_zero_attn the last row goes without a name: a row of anything else would be lost."""
+    w = np.random.default_rng(0).standard_normal((4, 8, 8))
+    learned = np.random.default_rng(1).standard_normal((2, 2, rows, 4))
+    more = {"bias_k": learned[0], "bias_v": learned[1]} if rows else {}
+    layer = hw.MultiHeadAttention.from_arrays(*w, n_heads=2, **more)
+    with pytest.raises(ValueError, match=r"bias_k: expected a last row of zeros, for add_zero_attn=True, got"):
+        weights.to_state_dict(layer, "torch", add_zero_attn=True)
+    zeros = np.concatenate([learned[:, :, :1], np.zeros((2, 2, 1, 4))], axis=2)
+    layer = hw.MultiHeadAttention.from_arrays(*w, n_heads=2, bias_k=zeros[0], bias_v=zeros[1])
+    state = weights.to_state_dict(layer, "torch", add_zero_attn=True)
+    again = weights.from_state_dict(state, n_heads=2, add_zero_attn=True)
+    x = np.random.default_rng(2).standard_normal((3, 8))
+    np.testing.assert_allclose(again(x), layer(x), rtol=1e-12, atol=1e-12)

@@ -198,12 +198,12 @@ def _llama3(style: str, dims: int, base: float, said: dict[str, Any]) -> Transfo
 def _yarn(style: str, dims: int, base: float, said: dict[str, Any]) -> Transform:
     if not said.get("truncate", True):
         raise ValueError("truncate = False, borders of pairs that are not rounded, is not known here")
-    if "mscale" in said and "mscale_all_dim" in said and "attention_factor" not in said:
+    if said.get("mscale") and said.get("mscale_all_dim") and said.get("attention_factor") is None:  # 0 is unset
         said |= {"attention_factor": _magnitude(said, "mscale") / _magnitude(said, "mscale_all_dim")}
     trained = said.get("original_max_position_embeddings") or said["max_position_embeddings"]
     factor = said["factor"] if "factor" in said else said["max_position_embeddings"] / trained
     names = {"fast": "beta_fast", "slow": "beta_slow", "magnitude": "attention_factor"}
-    given = {name: said[key] for name, key in names.items() if key in said}
+    given = {name: said[key] for name, key in names.items() if said.get(key) is not None}
     return _turning(style, dims, frequencies.yarn(dims, factor, trained, base=base, **given))
 
 

@@ -72,6 +72,9 @@ def to_state_dict(
     add_zero_attn = flag(faults, "add_zero_attn", add_zero_attn)
     faults.raise_any()
     ((name, known),) = patterns.items()
+    if add_zero_attn:
+        _check_zeros(faults, layer)
+        faults.raise_any()
     held = _held(layer, known, add_zero_attn)
     _check_back(faults, known, layer, held)
     if faults.found:
@@ -98,6 +101,15 @@ def _held(layer: MultiHeadAttention, pattern: Pattern, add_zero_attn: bool) -> d
             rows = rows[:, : rows.shape[1] - add_zero_attn]
             held[role] = rows.reshape(1, 1, -1) if rows.shape[1] == 1 else rows
     return held | norm_weights(layer.transform)
+
+
+def _check_zeros(faults: Faults, layer: MultiHeadAttention) -> None:
+    """Note where the last learned row is not that of zeros, which would be lost without a word."""
+    for role in ("bias_k", "bias_v"):
+        rows = getattr(layer, role, None)
+        if rows is None or not rows.shape[1] or np.asarray(rows)[:, -1].any():
+            got = "none" if rows is None or not rows.shape[1] else "others"
+            faults.value(role, "a last row of zeros, for add_zero_attn=True", got, "leave add_zero_attn out")
 
 
 def _check_back(faults: Faults, pattern: Pattern, layer: MultiHeadAttention, held: dict[str, Array]) -> None:

@@ -157,3 +157,20 @@ def test_a_sparse_file_of_a_gigabyte_is_listed_without_being_read(tmp_path):
     count, first, kibibytes = json.loads(ran.stdout)
     assert (count, first) == (16, [0, 0, 0])
     assert kibibytes < 50 << 10
+
+
+def test_an_index_of_a_large_model_is_read(tmp_path):
+    """Of 48 layers of 128 experts: names are most of the file."""
+    names = [
+        f"model.layers.{i}.mlp.experts.{j}.{part}_proj.weight"
+        for i in range(48)
+        for j in range(128)
+        for part in ("gate", "up", "down")
+    ]
+    index = {"metadata": {}, "weight_map": dict.fromkeys(names, "model-00001-of-00001.safetensors")}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+    with pytest.raises(FileError, match=r"missing files: model-00001-of-00001\.safetensors"):
+        open_checkpoint(tmp_path)
+    arrays = {name: np.float32(i) for i, name in enumerate(names[:1500])}
+    write_safetensors(tmp_path / "scalars.safetensors", {name: np.asarray(x) for name, x in arrays.items()})
+    assert dict(open_checkpoint(tmp_path / "scalars.safetensors")) == arrays

@@ -9,7 +9,7 @@ from headwise.files.opening import map_file
 from headwise.files.tensors import Entry
 
 _MOST = 100_000_000  # bytes of an index
-_PER_NAME = 400  # bytes that are kept of an array, but for its name and its file's
+_PER_NAME = 200  # bytes that are kept of an array, but for its name
 
 
 def open_shards(path: PathLike, endings: Mapping[str, Callable[[PathLike], dict[str, Entry]]]) -> dict[str, Entry]:
@@ -42,14 +42,16 @@ def _read_index(path: PathLike, where: str) -> dict[str, str]:
         data = map_file(path, where)
         if len(data) > _MOST:
             raise file_error(where, f"an index of at most {_MOST} bytes", len(data), "name another file")
-        reader, index = Reader(data, 0, len(data), where), dict[str, str]()
+        reader, index, files = Reader(data, 0, len(data), where), dict[str, str](), dict[str, str]()
         for key in reader.object():
             if key != "weight_map":
                 reader.skip()
                 continue
             for name in reader.object():
-                index[name] = reader.string()
-                reader.budget.take(_PER_NAME + 4 * len(name) + 4 * len(index[name]))
+                file = reader.string()
+                new = 0 if file in files else _PER_NAME + 4 * len(file)  # thousands of arrays share one
+                index[name] = files.setdefault(file, file)
+                reader.budget.take(_PER_NAME + 4 * len(name) + new)
         reader.finish()
     if not index:
         raise file_error(where, "a weight_map that names files", "none", "name the index of a model's files")

@@ -149,3 +149,22 @@ def test_a_file_of_something_else(tmp_path):
     files.write_safetensors(tmp_path / "other.safetensors", {"q": np.eye(2)})
     with pytest.raises(files.FileError, match=r"other\.safetensors: expected a layer, got q"):
         weights.load(tmp_path / "other.safetensors")
+
+
+@pytest.mark.parametrize("ending", [".safetensors", ".npz"])
+def test_numbers_of_numpy_are_kept(tmp_path, ending):
+    turned = transforms.rotary(style="half", base=np.float32(7), dims=np.int64(4))
+    layer = hw.MultiHeadAttention(16, 2, transform=turned)
+    layer.scale = np.float32(0.5)
+    weights.save(layer, tmp_path / f"layer{ending}")
+    again, x = weights.load(tmp_path / f"layer{ending}"), np.random.default_rng(0).standard_normal((3, 16))
+    np.testing.assert_allclose(again(x), layer(x), rtol=1e-12, atol=1e-12)
+
+
+def test_what_npz_does_not_keep_is_refused_in_transforms_too(tmp_path):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    ones = np.ones(8, ml_dtypes.bfloat16)
+    layer = hw.MultiHeadAttention(16, 2, transform=transforms.qk_norm(ones, ones))
+    with pytest.raises(TypeError, match=r"a type of NumPy's own in an \.npz file, got bfloat16"):
+        weights.save(layer, tmp_path / "layer.npz")
+    assert not (tmp_path / "layer.npz").exists()

@@ -64,13 +64,20 @@ def save(layer: MultiHeadAttention, path: str | os.PathLike[str], *, force: bool
     transform, arrays = taken_apart(faults, layer.transform)
     held = {name: np.asarray(getattr(layer, name)) for name in _ARRAYS if getattr(layer, name, None) is not None}
     if os.fspath(path).lower().endswith(".npz"):
-        for name, x in held.items():
+        for name, x in (held | arrays).items():
             if x.dtype.kind == "V":  # bfloat16: NumPy's files do not keep its name
                 faults.type(name, "a type of NumPy's own in an .npz file", str(x.dtype), "name it .safetensors")
     faults.raise_any()
     numbers = {"n_heads": layer.n_heads, "n_kv_heads": layer.n_kv_heads, "d_head": layer.d_head}
     said = {"format": _FORMAT, **numbers, "scale": getattr(layer, "scale", None), "transform": transform}
-    _write(path, held | arrays, json.dumps(said), force)
+    _write(path, held | arrays, json.dumps(said, default=_plain), force)
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of NumPy's own kinds as Python's: a base or a scale may be one."""
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"save: expected numbers and texts in the transform, got {type(value).__name__}")
 
 
 def load(path: str | os.PathLike[str]) -> MultiHeadAttention:

@@ -13,6 +13,8 @@ AGAIN = "copy or save it again"
 class FileError(ValueError):
     """A file that cannot be read or written as asked; one line of file, member, expected, got, remedy."""
 
+    __module__ = "headwise.files"  # where users import it from
+
 
 def shown(text: object, longest: int = 200) -> str:
     r"""Return text on one line that no terminal acts upon: whatever does not print is escaped, the end cut.

@@ -171,6 +171,3 @@ def test_an_index_of_a_large_model_is_read(tmp_path):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
     with pytest.raises(FileError, match=r"missing files: model-00001-of-00001\.safetensors"):
         open_checkpoint(tmp_path)
-    arrays = {name: np.float32(i) for i, name in enumerate(names[:1500])}
-    write_safetensors(tmp_path / "scalars.safetensors", {name: np.asarray(x) for name, x in arrays.items()})
-    assert dict(open_checkpoint(tmp_path / "scalars.safetensors")) == arrays

@@ -10,12 +10,11 @@ from __future__ import annotations  # help() then shows ArrayLike as it is writt
 
 from collections.abc import Callable, Iterator
 from itertools import count
-from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from headwise.core.call import Call
+from headwise.core.call import Call, shaped
 from headwise.core.dropout import Keep
 from headwise.core.engine import Rows, as_readable
 from headwise.core.grid import Grid, Steps, Strip, Task, backward_shares
@@ -63,7 +62,7 @@ class Scratch:
         self.products: dict[Shape, Array] = {}
 
     def shaped(self, name: str, *shape: int) -> Array:
-        return self.flat[name][: prod(shape)].reshape(shape)
+        return shaped(self.flat[name], *shape)
 
     def room(self, h: int, m: int, w: int) -> tuple[Array, ...]:
         """Room for a tile: weights, gradients of scores, tanh and what dropout keeps, each (h, M, w) or empty."""

@@ -5,6 +5,7 @@ Nothing in it changes while they work. Knows no softmax.
 
 from __future__ import annotations  # help() then shows ArrayLike as it is written
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -72,6 +73,11 @@ class Call:
         """Which weights of a head dropout keeps: -1 or 0, int8, which has all bits set in any width; keys first."""
         keep: Array = self.keep.tile(head, rows, cols).view(np.int8)
         return np.negative(keep, out=keep)
+
+
+def shaped(flat: Array, *shape: int) -> Array:
+    """As much of a worker's scratch as an array of this shape takes."""
+    return flat[: prod(shape)].reshape(shape)
 
 
 def _thin(x: Array) -> Array:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headwise.core import workers
-from headwise.core.call import Call
+from headwise.core.call import Call, shaped
 from headwise.core.dropout import Keep
 from headwise.core.grid import MOST_CHUNKS, Grid, Run, Strip, Task
 from headwise.core.paths import LAST, RAW, RUNNING, Path, out_of_range, spoilt
@@ -52,10 +52,6 @@ class _Scratch:
         self.product, self.scores = np.empty(n_scores, grid.product), np.empty(n_scores, p.computing)
         self.acc = np.empty(n_rows * p.v.shape[-1], p.computing)
         self.total, self.peak = np.empty(n_rows, p.computing), np.empty(n_rows, p.computing)
-
-
-def _shaped(flat: Array, *shape: int) -> Array:
-    return flat[: prod(shape)].reshape(shape)
 
 
 class FewQueries(Call):
@@ -181,7 +177,7 @@ class FewQueries(Call):
         if path is LAST or (path is RUNNING and not is_tame(v)):
             exp = np.exp
         acc, total, peaks = scratch.acc, scratch.total, scratch.peak
-        each = Partial(_shaped(acc, *shape, v.shape[-1]), _shaped(total, *shape), _shaped(peaks, *shape))
+        each = Partial(shaped(acc, *shape, v.shape[-1]), shaped(total, *shape), shaped(peaks, *shape))
         part(scores, v, peak, bits=bits, kept=kept, finite=path is not LAST, exp=exp, into=each)
         np.add.reduce(each.acc, axis=1, out=into.acc)  # all of one reference
         np.add.reduce(each.total, axis=1, out=into.total)
@@ -199,8 +195,8 @@ class FewQueries(Call):
         scale, after = self.scales[path]
         q = self.q[task.heads].reshape(h, 1, self.n_rows, d)
         some = np.multiply(q.swapaxes(-1, -2), scale, dtype=self.grid.product, casting="unsafe", order="C")
-        made = np.matmul(k, some, out=_shaped(scratch.product, h, s, w, self.n_rows))
-        scores = _shaped(scratch.scores, h, s, self.n_rows, w)
+        made = np.matmul(k, some, out=shaped(scratch.product, h, s, w, self.n_rows))
+        scores = shaped(scratch.scores, h, s, self.n_rows, w)
         scores[...] = made.swapaxes(-1, -2)
         if after is not None:
             np.multiply(scores, after, out=scores)

@@ -7,14 +7,14 @@ holds: h of L key heads, r of R query heads to each, b blocks of m queries, w ke
 from __future__ import annotations  # help() then shows ArrayLike as it is written
 
 from collections.abc import Callable
-from math import isfinite, prod, sqrt
+from math import isfinite, sqrt
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from headwise.core import decode, workers
-from headwise.core.call import Call
+from headwise.core.call import Call, shaped
 from headwise.core.dropout import Keep
 from headwise.core.grid import Grid, Strip, Task, grid_of
 from headwise.core.masks import Mask
@@ -76,20 +76,16 @@ class _Scratch:
     def partial(self, which: int, shape: tuple[int, ...]) -> tuple[Partial, Array]:
         """Buffers for a partial result of shape (h, r, b, m, d_v), and the array in which acc and total lie."""
         (h, r, b, m, d_v), (flat, peak) = shape, self.partials[which]
-        both = _shaped(flat, h, r, b, m * (d_v + 1))
+        both = shaped(flat, h, r, b, m * (d_v + 1))
         acc = both[..., : m * d_v].reshape(h, r, b, m, d_v)
-        return Partial(acc, both[..., m * d_v :], _shaped(peak, h, r, b, m)), both
-
-
-def _shaped(flat: Array, *shape: int) -> Array:
-    return flat[: prod(shape)].reshape(shape)
+        return Partial(acc, both[..., m * d_v :], shaped(peak, h, r, b, m)), both
 
 
 def as_readable(tile: Array, scratch: Array | None) -> Array:
     """Keys or values as the BLAS can read them."""
     if scratch is None:
         return tile
-    ready = _shaped(scratch, *tile.shape)
+    ready = shaped(scratch, *tile.shape)
     ready[...] = tile
     return ready
 
@@ -220,7 +216,7 @@ class _Stack:
             joint = self.joint[0][:, :, strip.blocks], self.joint[1][:, :, strip.blocks]
             (*lead, _, m), (*_, w) = queries.shape, strip.kind
             shape = (*lead, w, m) if self.call.keys_first else (*lead, m, w)
-            product, scores = _shaped(self.scratch.product, *shape), _shaped(self.scratch.scores, *shape)
+            product, scores = shaped(self.scratch.product, *shape), shaped(self.scratch.scores, *shape)
             if self.call.keys_first:
                 scores = scores.swapaxes(-1, -2)
             self.pieces[strip.kind] = _Piece(queries, product, scores, here, more, joint)
@@ -231,7 +227,7 @@ class _Stack:
         some = self.call.q[(*self.heads, self.task.rows)]
         h, r, n, d = some.shape
         m = self.grid.block(self.task.rows)
-        turned = _shaped(self.scratch.queries, h, r, n // m, d, m)
+        turned = shaped(self.scratch.queries, h, r, n // m, d, m)
         scale, _ = self.call.scales[self.path]
         tall = some.reshape(h, r, n // m, m, d).swapaxes(-1, -2)
         np.multiply(tall, scale, out=turned, dtype=turned.dtype, casting="unsafe")  # NumPy 1 would stay in float16
@@ -263,7 +259,7 @@ class _Stack:
     def kept(self, strip: Strip, scores: Array) -> Array:
         """Which weights of a strip dropout keeps: words with all bits set, of the shape of its scores."""
         h, r, b, m, w = scores.shape
-        kept = _shaped(self.scratch.kept, h, r, b, w, m).swapaxes(-1, -2)
+        kept = shaped(self.scratch.kept, h, r, b, w, m).swapaxes(-1, -2)
         for i, j in np.ndindex(h, r):
             head = self.grid.flat(self.task.outer, self.task.shared.start + i, self.task.grouped.start + j)
             kept[i, j] = self.call.kept(head, strip.rows, strip.cols).T.reshape(b, m, w)

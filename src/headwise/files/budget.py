@@ -1,4 +1,4 @@
-"""How much memory the objects that describe a file's arrays may take: as much as the file, and a little."""
+"""How much memory the objects that describe a file may take: as much as the file and a little, of an index more."""
 
 from headwise.files.errors import file_error
 
@@ -11,7 +11,7 @@ class Budget:
     Parameters
     ----------
     held : int
-        The size of the file.
+        The size of the file, of an index a multiple of it.
     where, remedy : str
         What an error names, and what it says is to be done.
     """

@@ -20,16 +20,18 @@ _TOKEN = re.compile(rb"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?+(?:[eE][+-]?[0-9]++)?+
 _DEEPEST = 64
 _MOST_SKIPPED = 1 << 16  # bytes of a value that nobody asked for
 _LONGEST = 1 << 20  # bytes of a string
-_OBJECTS = 4  # bytes of names and numbers that one of a file may become: an index of many short names takes so many
 _COPIES = 13  # bytes that one of a string may take while it is read: three copies, four bytes a character
 
 
 class Reader:
-    """A place in the bytes of a JSON text, from `begin` to `end` of a mapped file."""
+    """A place in the bytes of a JSON text, from `begin` to `end` of a mapped file.
 
-    def __init__(self, data: mmap.mmap | bytes, begin: int, end: int, where: str) -> None:
+    What is made of it may take `expansion` times the bytes of the file, and a little.
+    """
+
+    def __init__(self, data: mmap.mmap | bytes, begin: int, end: int, where: str, expansion: int = 1) -> None:
         self.data, self.at, self.end, self.where = data, begin, end, where
-        self.budget = Budget(_OBJECTS * len(data), where, "save fewer or larger arrays in a file")
+        self.budget = Budget(expansion * len(data), where, "save fewer or larger arrays in a file")
 
     def object(self) -> Iterator[str]:
         """Go through an object's names, no two alike; whoever asks reads each value before the next name."""

@@ -9,6 +9,7 @@ from headwise.files.opening import map_file
 from headwise.files.tensors import Entry
 
 _MOST = 100_000_000  # bytes of an index
+_EXPANSION = 4  # the one file that is nothing but names: those of a large model take more as Python's texts
 _PER_NAME = 200  # bytes that are kept of an array, but for its name
 
 
@@ -42,7 +43,7 @@ def _read_index(path: PathLike, where: str) -> dict[str, str]:
         data = map_file(path, where)
         if len(data) > _MOST:
             raise file_error(where, f"an index of at most {_MOST} bytes", len(data), "name another file")
-        reader, index, files = Reader(data, 0, len(data), where), dict[str, str](), dict[str, str]()
+        reader, index, files = Reader(data, 0, len(data), where, _EXPANSION), dict[str, str](), dict[str, str]()
         for key in reader.object():
             if key != "weight_map":
                 reader.skip()

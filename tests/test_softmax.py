@@ -1,5 +1,6 @@
 """Softmax and log-sum-exp by hand, and the algebra of partial results: merged in any grouping they are the whole."""
 
+import functools
 import itertools
 import re
 from collections.abc import Callable
@@ -23,6 +24,7 @@ from headwise.core.softmax import (
     in_memory_order,
     log_total,
     merge,
+    merge_along,
     part,
     row_maximum,
     weighted_sum,
@@ -848,3 +850,18 @@ def test_divided_and_log_total_are_finish(dtype: Any) -> None:
             assert lse.dtype == dtype
             np.testing.assert_allclose(lse, lses, rtol=1e-6)
     assert bits(whole) == [bits(x.astype(dtype)) for x in (acc, total, peak)]
+
+
+@pytest.mark.parametrize("n_parts", [1, 2, 5])
+def test_parts_along_an_axis_merge_as_one_by_one(n_parts: int) -> None:
+    """Parts that saw nothing too, whatever reference stands in them: the whole of nothing has the peak -inf."""
+    rng = np.random.default_rng(n_parts)
+    acc, total, peak = rng.random((n_parts, 6, 3)), rng.random((n_parts, 6)), 50 * rng.standard_normal((n_parts, 6))
+    nothing = rng.random((n_parts, 6)) < 0.5
+    nothing[:, 0] = True
+    acc[nothing], total[nothing] = 0, 0
+    one_by_one = functools.reduce(merge, map(Partial, acc.copy(), total, peak), empty_part((6,), 3))
+    whole = merge_along(Partial(acc.copy(), total, peak))
+    for got, expected in zip(whole, one_by_one, strict=True):
+        np.testing.assert_allclose(got, expected, rtol=1e-12)
+    assert whole.peak[0] == -np.inf

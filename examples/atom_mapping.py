@@ -28,15 +28,15 @@ Licences: code and weights of rxnmapper are MIT (IBM).
 import argparse
 import importlib.util
 import io
-import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import smiles
+from encoder import State, gelu, layer_norm, linear
 
 import headwise as hw
 from headwise import console
@@ -51,30 +51,12 @@ REACTIONS = (
 PACKAGE = "rxnmapper"
 INSTALL = "pip install --no-deps rxnmapper==0.4.3"
 FOLDER = Path("models/transformers/albert_heads_8_uspto_all_1310k")
-N_HEADS, LAYER, HEAD, EPSILON, MOST_TOKENS = 8, 10, 5, 1e-12, 512
+N_HEADS, LAYER, HEAD, MOST_TOKENS = 8, 10, 5, 512
 NEIGHBOURS = 90.0  # by so much shares of neighbours of mapped atoms count more
 NOWHERE = -1
 
-State = Mapping[str, Array]
-
 
 # ---------------------------------------------------------------------------------------------------------- the model
-def layer_norm(x: Array, state: State, name: str) -> Array:
-    x = x - x.mean(axis=-1, keepdims=True)
-    x = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + EPSILON)
-    return x * state[f"{name}.weight"] + state[f"{name}.bias"]
-
-
-def linear(x: Array, state: State, name: str) -> Array:
-    return x @ state[f"{name}.weight"].T + state[f"{name}.bias"]
-
-
-def gelu(x: Array) -> Array:
-    """x times the normal distribution function, exactly: NumPy has no erf, the standard library has."""
-    erf = np.fromiter(map(math.erf, (x / math.sqrt(2)).ravel().tolist()), x.dtype, x.size).reshape(x.shape)
-    return np.asarray(x * (1 + erf) / 2)
-
-
 def attention_layer(state: State, name: str) -> hw.MultiHeadAttention:
     """The one layer of attention that all twelve layers of the model share."""
     w_q, w_k, w_v, w_o = (state[f"{name}.{part}.weight"].T for part in ("query", "key", "value", "dense"))

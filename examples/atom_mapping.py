@@ -7,8 +7,8 @@
 
 RXNMapper [1] is ALBERT, trained to fill in hidden tokens of 1.3 million chemical reactions. Nobody told it what becomes
 of an atom, but head 5 of layer 10 (from 0) found out: each product atom attends to the reactant atom that it was. So
-here the weights of attention are the result, and what comes after them is not computed. The model is forty lines:
-embeddings, `hw.MultiHeadAttention`, a feed-forward network, the same weights in every layer.
+here the weights of attention are the result, and what comes after them is not computed. The model is thirty lines:
+embeddings, `hw.MultiHeadAttention` by the names in its file, a feed-forward network, the same weights in every layer.
 
 From weights to a mapping, as the package does it [2]: those from product to reactant and those back are added, pairs of
 different elements are left out, each row is divided by its sum. The largest share of all is taken first; shares of the
@@ -57,20 +57,13 @@ NOWHERE = -1
 
 
 # ---------------------------------------------------------------------------------------------------------- the model
-def attention_layer(state: State, name: str) -> hw.MultiHeadAttention:
-    """The one layer of attention that all twelve layers of the model share."""
-    w_q, w_k, w_v, w_o = (state[f"{name}.{part}.weight"].T for part in ("query", "key", "value", "dense"))
-    b_q, b_k, b_v, b_o = (state[f"{name}.{part}.bias"] for part in ("query", "key", "value", "dense"))
-    return hw.MultiHeadAttention.from_arrays(w_q, w_k, w_v, w_o, N_HEADS, b_q=b_q, b_k=b_k, b_v=b_v, b_o=b_o)
-
-
 def head_weights(state: State, ids: Sequence[int]) -> Array:
     """Weights of attention (n, n) of the head that maps atoms, for the n tokens of a reaction."""
     at, shared = "albert.embeddings", "albert.encoder.albert_layer_groups.0.albert_layers.0"
     x = state[f"{at}.word_embeddings.weight"][ids] + state[f"{at}.position_embeddings.weight"][: len(ids)]
     x = layer_norm(x + state[f"{at}.token_type_embeddings.weight"][0], state, f"{at}.LayerNorm")  # (n, 128)
     x = linear(x, state, "albert.encoder.embedding_hidden_mapping_in")  # (n, 256)
-    attention = attention_layer(state, f"{shared}.attention")
+    attention = hw.weights.from_state_dict(state, f"{shared}.attention", n_heads=N_HEADS)  # all twelve layers share it
     for _ in range(LAYER):
         x = layer_norm(x + attention(x), state, f"{shared}.attention.LayerNorm")
         wide = gelu(linear(x, state, f"{shared}.ffn"))  # (n, 512)

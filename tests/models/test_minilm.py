@@ -63,7 +63,8 @@ def test_a_layer_is_what_onnxruntime_computes(
 
     for kind in (np.float32, np.float64):
         state = {key: np.asarray(array, kind) for key, array in encoder.state.items() if key.startswith(f"{name}.")}
-        layer, tokens = minilm.attention_layer(state, name), x.astype(kind)
+        layer = hw.weights.from_state_dict(state, name, n_heads=minilm.N_HEADS)
+        tokens = x.astype(kind)
         out = layer(tokens, mask=hw.masks.lengths(lengths))  # the engine
         defined, ours = layer(tokens, mask=mask, return_weights=True)  # the definition
         assert out.dtype == ours.dtype == kind

@@ -56,10 +56,10 @@ def arrays(graph: Any) -> dict[str, Any]:
 
 
 def layer(arrays: dict[str, Any], block: Block) -> hw.MultiHeadAttention:
-    w_q, w_k, w_v = np.split(arrays[f"{block.fused}.w_0"], 3, axis=1)
-    b_q, b_k, b_v = np.split(arrays[f"{block.fused}.b_0"], 3)
-    w_o, b_o = arrays[f"{block.projection}.w_0"], arrays[f"{block.projection}.b_0"]
-    return hw.MultiHeadAttention.from_arrays(w_q, w_k, w_v, w_o, N_HEADS, b_q=b_q, b_k=b_k, b_v=b_v, b_o=b_o)
+    weights = {"w_qkv": f"{block.fused}.w_0", "w_o": f"{block.projection}.w_0"}
+    biases = {"b_qkv": f"{block.fused}.b_0", "b_o": f"{block.projection}.b_0"}
+    state = {name: arrays[name] for name in (*weights.values(), *biases.values())}
+    return hw.weights.from_state_dict(state, n_heads=N_HEADS, pattern=weights | biases | {"layout": "conv1d"})
 
 
 @pytest.mark.parametrize("i", range(2))

@@ -30,7 +30,7 @@ LAYER, SOFTMAX = "layers/multihead.py", "core/softmax.py"
 FORWARD, TRANSFORMS = "layers/forward.py", "layers/transforms.py"
 LEARNED, LEARNED_JUDGE = "layers/learned.py", "test_attention_layer_learned.py"
 RELATIVE = "test_relative_positions.py"
-PRODUCTS, POSITIONS = "core/products.py", "core/positions.py"
+PRODUCTS, ROPE, BUCKETS = "core/products.py", "core/rope.py", "core/relative_positions.py"
 CALL, BACKWARD, GRADIENTS, GRADIENTS_JUDGE = (
     "core/call.py",
     "core/backward.py",
@@ -711,8 +711,8 @@ TILED = "*(np.tile(split_heads(x, groups), (1, self.sizes.n_heads // groups, 1, 
 SWAPPED = STYLE.replace("==", "!=")
 LAYER_FAULTS = {
     "heads tiled instead of grouped": [(FORWARD, GROUPED, TILED), LAYER_CALLS],
-    "rope style swapped": [(POSITIONS, STYLE, SWAPPED), "test_transforms.py"],
-    "rope style swapped, in the layer": [(POSITIONS, STYLE, SWAPPED), LAYER_CALLS],
+    "rope style swapped": [(ROPE, STYLE, SWAPPED), "test_transforms.py"],
+    "rope style swapped, in the layer": [(ROPE, STYLE, SWAPPED), LAYER_CALLS],
     "keys turned by the queries' positions": [
         (TRANSFORMS, "rope(k, k_positions, **self.options)\n\n", "rope(k, q_positions, **self.options)\n\n"),
         LAYER_CALLS,
@@ -778,27 +778,27 @@ LAYER_FAULTS = {
         ),
         LEARNED_JUDGE,
     ],
-    "the own key after the query": [(POSITIONS, "count * (distance > 0)", "count * (distance >= 0)"), RELATIVE],
-    "buckets before and after swapped": [(POSITIONS, "count * (distance > 0)", "count * (distance < 0)"), RELATIVE],
+    "the own key after the query": [(BUCKETS, "count * (distance > 0)", "count * (distance >= 0)"), RELATIVE],
+    "buckets before and after swapped": [(BUCKETS, "count * (distance > 0)", "count * (distance < 0)"), RELATIVE],
     "borders of buckets by rounded logarithms": [
-        (POSITIONS, "np.floor(np.round(share * (count - exact), 9))", "np.floor(share * (count - exact))"),
+        (BUCKETS, "np.floor(np.round(share * (count - exact), 9))", "np.floor(share * (count - exact))"),
         RELATIVE,
     ],
     "distances beyond the last bucket": [
-        (POSITIONS, "np.minimum(exact + steps, count - 1)", "exact + steps"),
+        (BUCKETS, "np.minimum(exact + steps, count - 1)", "exact + steps"),
         RELATIVE,
     ],
     "a decoder's keys after the query by their distance": [
-        (POSITIONS, "np.maximum(-distance, 0)", "np.abs(distance)"),
+        (BUCKETS, "np.maximum(-distance, 0)", "np.abs(distance)"),
         RELATIVE,
     ],
     "relative positions from the upper left": [
-        (POSITIONS, "first = n_k - n_q if offset is None", "first = 0 if offset is None"),
+        (BUCKETS, "first = n_k - n_q if offset is None", "first = 0 if offset is None"),
         RELATIVE,
     ],
     "relative positions summed in float16": [
         (
-            POSITIONS,
+            BUCKETS,
             "sums = np.zeros((buckets.n_buckets, n_heads))",
             "sums = np.zeros((buckets.n_buckets, n_heads), np.float16)",
         ),

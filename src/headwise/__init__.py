@@ -6,15 +6,9 @@ from headwise.core.engine import attention
 from headwise.core.gradients import AttentionGradients, attention_vjp, softmax_vjp
 from headwise.core.masks import Mask, causal_mask
 from headwise.core.plan import AttentionPlan, attention_plan
-from headwise.core.positions import (
-    alibi,
-    alibi_slopes,
-    relative_position_bias,
-    relative_position_bias_vjp,
-    rope,
-    rope_permutation,
-    rope_vjp,
-)
+from headwise.core.positions import alibi, alibi_slopes
+from headwise.core.relative_positions import relative_position_bias, relative_position_bias_vjp
+from headwise.core.rope import rope, rope_permutation, rope_vjp
 from headwise.core.softmax import logsumexp, merge_attention, softmax
 from headwise.core.varlen import attention_varlen, attention_varlen_vjp
 from headwise.layers import transforms, weights

@@ -149,6 +149,12 @@ def product_dtype(computing: np.dtype[Any], scale: float) -> np.dtype[Any]:
     return FLOAT64 if far else computing
 
 
+def as_dtype(x: Array, dtype: Any) -> Array:
+    """x in a type; what that cannot hold is inf, without a warning."""
+    with np.errstate(all="ignore"):
+        return x.astype(dtype, copy=False)
+
+
 def result_dtype(*dtypes: np.dtype[Any]) -> np.dtype[Any]:
     """The float type that holds all of them; two different half types meet in float32."""
     if any(computing_dtype(dtype) == FLOAT64 for dtype in dtypes):

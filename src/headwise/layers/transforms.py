@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from headwise.core.frequencies import Frequencies
-from headwise.core.positions import check_rope_options, rope, rope_vjp
+from headwise.core.rope import check_rope_options, rope, rope_vjp
 from headwise.core.shapes import (
     Array,
     Faults,

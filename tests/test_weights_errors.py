@@ -207,7 +207,8 @@ def test_other_configurations_that_are_refused():
     (line,) = message(state_of("gpt2"), "gpt2", config=CONFIGS["gpt2"] | {"scale_attn_by_inverse_layer_idx": True})
     assert line.startswith("config['scale_attn_by_inverse_layer_idx']: expected False or nothing, got True")
     (line,) = message(state_of("bert"), "bert", config={"n_head": H, "position_embedding_type": "relative_key"})
-    assert line.startswith("config['position_embedding_type']: expected absolute or nothing, got 'relative_key'")
+    expected = "expected none, as the pattern 'bert' has no relative positions, got 'relative_key'; pass transform="
+    assert line.startswith(f"config['position_embedding_type']: {expected}")
 
 
 # --------------------------------------------------------------------------------------------------------- prefixes

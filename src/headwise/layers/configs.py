@@ -13,8 +13,9 @@ import numpy as np
 
 from headwise.core import frequencies
 from headwise.core.frequencies import Frequencies
-from headwise.core.shapes import Array, Faults, given_as, integer, real, shown
-from headwise.layers.patterns import OWN, Pattern
+from headwise.core.shapes import Array, Faults, flag, given_as, integer, real, shown
+from headwise.layers.patterns import Pattern, printed
+from headwise.layers.positional import ROPE_MODELS
 from headwise.layers.transforms import Transform, TransformVjp, rotary
 
 _KEYS = {
@@ -23,17 +24,15 @@ _KEYS = {
     "d_head": ("head_dim", "d_kv"),
     "d_model": ("hidden_size", "n_embd", "d_model", "dim"),
 }
-_ROPE_MODELS = ("llama", "mistral", "mixtral", "ministral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
 _BASES = dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), 10_000.0)  # where config.json says none
-_NO_ROPE_MODELS = ("bert", "gpt2", "t5", "vit", "albert")
-_ROPE_KEYS = ("rope_theta", "rope_scaling", "rope_parameters")
-_OTHER_ROPE_KEYS = ("rotary_dim", "rotary_pct", "rotary_emb_base")  # of GPT-J and GPT-NeoX
 _LENGTHS = ("max_position_embeddings", "original_max_position_embeddings")
+_OF_YARN = ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim")
+_NUMBERS = ("factor", "low_freq_factor", "high_freq_factor", *_OF_YARN)
+_FLAGS = ("scale_attn_weights", "use_scaled_rope")
 _OWN = "pass n_heads= and transform= in place of config=, and what it scales or caps in each call"
 _DIFFERENT = {  # what a layer does not hold: the key, the values that mean nothing
     "attn_logit_softcapping": (None,),
     "scale_attn_by_inverse_layer_idx": (None, False),
-    "position_embedding_type": (None, "absolute"),
     "clip_qkv": (None,),
 }
 
@@ -56,7 +55,7 @@ def read_settings(faults: Faults, config: Any) -> Settings:
         return Settings()
     nested = [key for key, part in config.items() if str(key).endswith("_config") and _says_heads(part)]
     if nested and not _says_heads(config):
-        own = " or ".join(f"config['{key}']" for key in nested)
+        own = " or ".join(f"config['{printed(str(key))}']" for key in nested)
         faults.value("config", "the attention's own numbers", "a model's of several parts", f"pass {own}")
         return Settings()
     return Settings(**{field: _number(faults, config, keys) for field, keys in _KEYS.items()})
@@ -78,23 +77,13 @@ def check_config(faults: Faults, config: Mapping[str, Any], pattern: Pattern) ->
     for key, plain in _DIFFERENT.items():
         if config.get(key) not in plain:
             faults.value(f"config['{key}']", f"{plain[-1]} or nothing", shown(config[key]), _OWN)
+    for key in _FLAGS:
+        if config.get(key) is not None:
+            flag(faults, f"config['{key}']", config[key])
     kind = config.get("model_type")
-    if pattern.rope is not None and kind is not None and kind not in _ROPE_MODELS:
-        expected = f"one of {', '.join(_ROPE_MODELS)}, whose rope, norms and scale are known"
+    if pattern.rope is not None and kind is not None and kind not in ROPE_MODELS:
+        expected = f"one of {', '.join(ROPE_MODELS)}, whose rope, norms and scale are known"
         faults.value("config['model_type']", expected, shown(kind), _OWN)
-
-
-def check_no_rope(faults: Faults, config: Mapping[str, Any], pattern: str) -> None:
-    """Note a rope that a configuration has and a pattern has not; no transform is given."""
-    said = [key for key in (*_ROPE_KEYS, *_OTHER_ROPE_KEYS) if config.get(key) not in (None, {})]
-    if not said or config.get("model_type") in _NO_ROPE_MODELS:
-        return
-    own = f"pattern=PATTERNS['{pattern}']._replace(rope='half')"
-    own = "'rope': 'half' or 'interleaved' in the pattern" if pattern == OWN else own
-    remedy = f"pass transform= (transforms.compose() is none) or {own}"
-    faults.value(
-        f"config['{said[0]}']", f"none, as the pattern '{pattern}' has no rope", shown(config[said[0]]), remedy
-    )
 
 
 def scale_of(faults: Faults, config: Mapping[str, Any], pattern: Pattern) -> float | None:
@@ -126,9 +115,10 @@ def eps_of(faults: Faults, config: Mapping[str, Any]) -> float:
 
 def _real(faults: Faults, name: str, value: Any, low: float, high: float) -> float | None:
     """A number between two, or None: with the fault noted where it is another."""
-    expected = f"a finite number from {low:g}" + ("" if high == math.inf else f" to {high:g}")
+    expected = "a finite number" + ("" if low == -math.inf else f" from {low:g}")
+    expected += "" if high == math.inf else f" to {high:g}"
     number = None if value is None else real(faults, name, value, expected)
-    if number is not None and not (low <= number <= high and number < math.inf):
+    if number is not None and not (low <= number <= high and abs(number) < math.inf):
         faults.value(name, expected, str(number))
     return number
 
@@ -136,23 +126,13 @@ def _real(faults: Faults, name: str, value: Any, low: float, high: float) -> flo
 # ---------------------------------------------------------------------------------------------------- rope
 def rope_of(faults: Faults, config: Mapping[str, Any], style: str, d_head: int) -> Transform | None:
     """The rope of a configuration, or None with the fault noted."""
-    said: dict[str, Any] = {}
-    for key in ("rope_scaling", "rope_parameters"):
-        given = config.get(key) or {}
-        if not isinstance(given, Mapping):
-            faults.type(f"config['{key}']", "a mapping", given_as(given))
-            return None
-        said |= {name: value for name, value in given.items() if value is not None}
-    if config.get("use_scaled_rope"):
-        said.setdefault("rope_type", "llama3")
+    said = _said_of_rope(faults, config)
+    if said is None:
+        return None
     kind = said.get("rope_type", said.get("type", "default"))
-    said = {key: config[key] for key in _LENGTHS if config.get(key) is not None} | said
     base = said.get("rope_theta", config.get("rope_theta"))
     base = _BASES.get(str(config.get("model_type"))) if base is None else base
-    others = [key for key in _OTHER_ROPE_KEYS if config.get(key) is not None]
-    if others:
-        faults.value(f"config['{others[0]}']", "none, as its rope is not known here", shown(config[others[0]]), _OWN)
-    elif base is None:
+    if base is None:
         remedy = "add it; Meta's Llama and Llama 2 have 10000.0"
         faults.value("config['rope_theta']", "the base of the model's rope", "None", remedy)
     part = said.get("partial_rotary_factor", config.get("partial_rotary_factor"))
@@ -169,8 +149,38 @@ def rope_of(faults: Faults, config: Mapping[str, Any], style: str, d_head: int) 
     except KeyError as error:
         faults.value(f"config's rope of type '{kind}'", f"a number {error}", "none")
     except (TypeError, ValueError) as error:
-        faults.value(f"config's rope of type '{kind}'", "numbers that fit", f"an error: {error}")
+        text = "; ".join(map(str.strip, str(error).splitlines()))
+        faults.value(f"config's rope of type '{kind}'", "numbers that fit", f"an error: {text}")
     return None
+
+
+def _said_of_rope(faults: Faults, config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """What a configuration says of its rope, its numbers checked; None with the fault noted."""
+    said: dict[str, Any] = {}
+    for key in ("rope_scaling", "rope_parameters"):
+        given = config.get(key)
+        if given is not None and not isinstance(given, Mapping):
+            faults.type(f"config['{key}']", "a mapping", given_as(given))
+            return None
+        said |= {name: value for name, value in (given or {}).items() if value is not None}
+    other = [name for name, value in said.items() if name == "mrope_section" or isinstance(value, Mapping)]
+    if other:
+        expected = "one rope for all layers and columns"
+        faults.value("config's rope", expected, f"one with {shown(other[0])}", "pass transform= of this layer")
+        return None
+    if config.get("use_scaled_rope"):
+        said.setdefault("rope_type", "llama3")
+    said = {key: config[key] for key in _LENGTHS if config.get(key) is not None} | said
+    before = len(faults.found)
+    for key in _NUMBERS:
+        if key in said:
+            said[key] = _real(faults, f"config's {key} of rope", said[key], -math.inf, math.inf)
+    for key in _LENGTHS:
+        if key in said:
+            said[key] = integer(faults, f"config's {key}", said[key], 1, "a number of tokens")
+    if "truncate" in said:
+        said["truncate"] = flag(faults, "config's truncate of rope", said["truncate"])
+    return said if len(faults.found) == before else None
 
 
 def _turning(style: str, dims: int, known: Frequencies) -> Transform:
@@ -199,7 +209,10 @@ def _yarn(style: str, dims: int, base: float, said: dict[str, Any]) -> Transform
     if not said.get("truncate", True):
         raise ValueError("truncate = False, borders of pairs that are not rounded, is not known here")
     if said.get("mscale") and said.get("mscale_all_dim") and said.get("attention_factor") is None:  # 0 is unset
-        said |= {"attention_factor": _magnitude(said, "mscale") / _magnitude(said, "mscale_all_dim")}
+        whole, part = _magnitude(said, "mscale_all_dim"), _magnitude(said, "mscale")
+        if not whole > 0 or not part > 0:
+            raise ValueError(f"mscale and mscale_all_dim give magnitudes of {part:g} and {whole:g}, not above 0")
+        said |= {"attention_factor": part / whole}
     trained = said.get("original_max_position_embeddings") or said["max_position_embeddings"]
     factor = said["factor"] if "factor" in said else said["max_position_embeddings"] / trained
     names = {"fast": "beta_fast", "slow": "beta_slow", "magnitude": "attention_factor"}

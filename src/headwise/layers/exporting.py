@@ -14,7 +14,7 @@ from headwise.core.shapes import Array, Faults, flag, given_as
 from headwise.layers.attention_layer import MultiHeadAttention
 from headwise.layers.fitting import missing, raise_all
 from headwise.layers.found import full_name
-from headwise.layers.patterns import SEPARATE, Pattern, known_patterns
+from headwise.layers.patterns import SEPARATE, Pattern, known_patterns, printed
 from headwise.layers.transform_parts import norm_is_late, norm_weights, rope_styles
 
 
@@ -118,7 +118,7 @@ def _check_back(faults: Faults, pattern: Pattern, layer: MultiHeadAttention, hel
         if role not in pattern.names:
             faults.value(role, "None, as the pattern has no name for it", "an array")
     for role in missing(pattern, held):
-        faults.value(role, f"an array, for {pattern.names[role]}", "None")
+        faults.value(role, f"an array, for {printed(pattern.names[role])}", "None")
     scale, plain = getattr(layer, "scale", None), layer.d_head**-0.5
     if (plain if scale is None else scale) != (plain if pattern.scale is None else pattern.scale):
         faults.value("scale", f"{pattern.scale}, as the pattern's models have it", str(scale))

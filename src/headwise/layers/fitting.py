@@ -12,7 +12,7 @@ from typing import NamedTuple, NoReturn
 from headwise.core.shapes import Array, Faults, Shape, words
 from headwise.layers.configs import Settings
 from headwise.layers.found import Place, full_name, layout_of
-from headwise.layers.patterns import OWN, SEPARATE, Pattern, listed
+from headwise.layers.patterns import OWN, SEPARATE, Pattern, listed, printed
 
 _TRANSPOSED = 0.4  # of a shape that fits in no way: all four weights transposed count less than two that do not fit
 
@@ -124,7 +124,7 @@ class Fitting:
             self.faults.value(self._name(role), said, "none of that name")
         for name in extra(self.place, names):
             held = f"pattern '{self.place.name}' has {listed(self.place.pattern.names.values())}"
-            self.faults.value(name, "no array of that name", "one", held)
+            self.faults.value(printed(name), "no array of that name", "one", held)
         advice = self._other_layout(expected)
         for role, shape in self.shapes.items():
             if role in expected and shape != expected[role]:
@@ -169,7 +169,7 @@ class Fitting:
         return f"exchanged they fit: n_heads={groups}, n_kv_heads={heads}" if fit else ""
 
     def _name(self, role: str) -> str:
-        return full_name(self.place.prefix, self.place.pattern.names[role])
+        return printed(full_name(self.place.prefix, self.place.pattern.names[role]))
 
     def _other_layout(self, expected: Mapping[str, Shape]) -> str:
         """Advice to pass the other layout, where every weight fits transposed; a square one does not tell."""
@@ -198,7 +198,7 @@ class Fitting:
     def raise_any(self) -> None:
         """One error of everything that was noted."""
         if self.faults.found:
-            raise_all(self.faults, f"pattern '{self.place.name}' at '{self.place.prefix}'")
+            raise_all(self.faults, f"pattern '{self.place.name}' at '{printed(self.place.prefix)}'")
 
 
 def raise_all(faults: Faults, where: str) -> NoReturn:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations  # help() then shows types as they are written
 
+import operator
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from headwise.core.shapes import Faults, Shape, given_as
 from headwise.layers.configs import read_settings
-from headwise.layers.patterns import PATTERNS, SEPARATE, Pattern
+from headwise.layers.patterns import PATTERNS, SEPARATE, Pattern, printed
 
 
 class Place(NamedTuple):
@@ -118,7 +119,7 @@ class Found(NamedTuple):
         heads = "heads not said" if self.n_heads is None else f"{self.n_heads} heads of {self.d_q // self.n_heads}"
         if self.grouped:
             heads += ", grouped" if self.n_kv_heads is None else f", {self.n_kv_heads} of keys"
-        said = [f"{self.prefix or '(no prefix)'}: {self.pattern}", f"d_model {self.d_model}", heads]
+        said = [f"{printed(self.prefix) or '(no prefix)'}: {printed(self.pattern)}", f"d_model {self.d_model}", heads]
         said += [f"d_q {self.d_q}, d_kv {self.d_kv}"] if self.grouped or self.d_q != self.d_model else []
         said += ["biases"] if self.biases else []
         said += ["norms of q and k"] if self.norms else []
@@ -146,7 +147,8 @@ def attention_layers(tensors: Any, config: Mapping[str, Any] | None = None) -> l
     Raises
     ------
     TypeError, ValueError
-        If ``tensors`` or ``config`` is no mapping, or a number of ``config`` is none.
+        If ``tensors`` or ``config`` is no mapping, a number of ``config`` is none, or something with the name of a
+        layer's array has no shape.
 
     Examples
     --------
@@ -162,18 +164,36 @@ def attention_layers(tensors: Any, config: Mapping[str, Any] | None = None) -> l
         faults.raise_any()
     known = read_settings(faults, config)
     faults.raise_any()
-    layers = [_found(place, tensors, known.n_heads, known.d_head) for place in places(tensors, PATTERNS) if place.whole]
+    here = [place for place in places(filter(_is_text, tensors), PATTERNS) if place.whole]
+    shapes = {name: _shape(faults, tensors, name) for place in here for name in _looked_at(place, tensors)}
+    faults.raise_any()
+    layers = [_found(place, shapes, known.n_heads, known.d_head) for place in here]
     return [layer for layer in layers if layer is not None]
 
 
-def shape_of(tensors: Any, name: str) -> Shape:
+def _is_text(name: Any) -> bool:
+    return isinstance(name, str)
+
+
+def _looked_at(place: Place, names: Any) -> list[str]:
+    """The names whose shapes tell what a layer is."""
+    return [*place.held.values(), *tables_of(place, names)]
+
+
+def _shape(faults: Faults, tensors: Any, name: str) -> Shape:
     """The shape of an array that is not read."""
     tensor = tensors.tensor(name) if hasattr(tensors, "tensor") else tensors[name]
-    return tuple(tensor.shape if hasattr(tensor, "shape") else tensor[0])
+    pair = isinstance(tensor, tuple) and len(tensor) == 2
+    shape: Any = getattr(tensor, "shape", tensor[0] if pair else None)
+    try:
+        return tuple(operator.index(size) for size in shape)
+    except TypeError:
+        faults.type(printed(name), "an array, or a tuple (shape, dtype)", given_as(tensor))
+        return ()
 
 
-def _found(place: Place, tensors: Any, n_heads: int | None, d_head: int | None) -> Found | None:
-    shapes = {role: shape_of(tensors, name) for role, name in place.held.items()}
+def _found(place: Place, tensors: Mapping[str, Shape], n_heads: int | None, d_head: int | None) -> Found | None:
+    shapes = {role: tensors[name] for role, name in place.held.items()}
     weights = {role: shape for role, shape in shapes.items() if role.startswith("w_")}
     if any(len(shape) != 2 or 0 in shape for shape in weights.values()):
         return None
@@ -182,7 +202,8 @@ def _found(place: Place, tensors: Any, n_heads: int | None, d_head: int | None) 
     if widths is None:
         return None
     d_model, d_q, d_kv = widths
-    n_heads, d_head = _heads(place, shapes, tensors, d_q, n_heads, d_head)
+    held = heads_held(shapes, [tensors[name] for name in tables_of(place, tensors)])
+    n_heads, d_head = _heads(held, d_q, n_heads, d_head)
     groups = d_kv // d_head if d_head and not d_kv % d_head else None
     biases, norms = any(role.startswith("b_") for role in shapes), "q_norm" in shapes
     return Found(place.prefix, place.name, d_model, d_q, d_kv, n_heads, groups, place.pattern.rope, biases, norms)
@@ -201,22 +222,26 @@ def _widths(shapes: Mapping[str, Shape]) -> tuple[int, int, int] | None:
 
 
 def _heads(
-    place: Place, shapes: Mapping[str, Shape], tensors: Any, d_q: int, n_heads: int | None, d_head: int | None
+    held: tuple[int | None, int | None], d_q: int, n_heads: int | None, d_head: int | None
 ) -> tuple[int | None, int | None]:
     """Number and width of heads, where anything says it."""
-    held = heads_held(place, shapes, tensors)
     d_head = held[1] or d_head
     n_heads = held[0] or n_heads or (d_q // d_head if d_head else None)
     return (n_heads, d_q // n_heads) if n_heads and not d_q % n_heads else (None, None)
 
 
-def heads_held(place: Place, shapes: Mapping[str, Shape], tensors: Any) -> tuple[int | None, int | None]:
+def tables_of(place: Place, names: Container[str]) -> list[str]:
+    """The name of the table of relative positions, where one stands beside a layer of T5."""
+    name = full_name(place.prefix, "relative_attention_bias.weight")
+    return [name] if place.name == "t5" and name in names else []
+
+
+def heads_held(shapes: Mapping[str, Shape], tables: Iterable[Shape]) -> tuple[int | None, int | None]:
     """Number and width of heads that a checkpoint's arrays say: T5's table has a column each, a norm is a head wide."""
-    table = full_name(place.prefix, "relative_attention_bias.weight")
-    columns: Shape = shape_of(tensors, table) if place.name == "t5" and table in tensors else ()
     norm = shapes.get("q_norm", ())
     own = len(norm) == 1 and norm[0] not in shapes.get("w_q", ())  # else it is that of all heads together
-    return columns[1] if len(columns) == 2 else None, norm[0] if own else None
+    columns = [table[1] for table in tables if len(table) == 2]
+    return columns[0] if columns else None, norm[0] if own else None
 
 
 def layout_of(pattern: Pattern, shapes: Mapping[str, Shape]) -> str:

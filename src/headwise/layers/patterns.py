@@ -6,13 +6,14 @@ Knows names and layouts; reads and computes nothing.
 from __future__ import annotations  # help() then shows types as they are written
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from headwise.core.shapes import Faults, given_as, real, shown
 
 LAYOUTS = ("linear", "conv1d", "either")
+_LONGEST = 200  # characters of a name in an error
 OWN = "yours"  # a pattern that the caller described
 SEPARATE = ("w_q", "w_k", "w_v")
 ROLES = {
@@ -166,15 +167,18 @@ def _of_names(names: Mapping[str, Any]) -> Pattern:
 def _fits(faults: Faults, pattern: Pattern) -> bool:
     """Whether the parts of a pattern that somebody made mean something."""
     before, names = len(faults.found), pattern.names
+    if not isinstance(names, Mapping):
+        faults.type("pattern", "names in a dictionary, {'w_q': its name, ...}", given_as(names))
+        return False
     unknown = [role for role in names if role not in ROLES]
     if unknown:
-        faults.value("pattern", f"names for {', '.join(ROLES)}", f"one for {listed(map(shown, unknown))}")
+        faults.value("pattern", f"names for {', '.join(ROLES)}", f"one for {listed(map(shown, unknown), 12)}")
     texts = all(isinstance(name, str) and name for name in names.values())
     if not texts or len(set(names.values())) < len(names):
         faults.value("pattern", "a name of its own for each array", shown(dict(names)))
     whole = "w_o" in names and ("w_qkv" in names or all(role in names for role in SEPARATE))
     if not whole:
-        faults.value("pattern", "names for w_q, w_k, w_v (or w_qkv) and w_o", listed(names) or "none")
+        faults.value("pattern", "names for w_q, w_k, w_v (or w_qkv) and w_o", listed(map(str, names), 12) or "none")
     if pattern.layout not in LAYOUTS:
         faults.value("pattern", f"a layout of {', '.join(LAYOUTS)}", shown(pattern.layout))
     if pattern.layout == "either" and "w_qkv" not in names:
@@ -186,11 +190,37 @@ def _fits(faults: Faults, pattern: Pattern) -> bool:
         scale = real(faults, "pattern", pattern.scale, expected)
         if scale is not None and not 0 < scale < math.inf:
             faults.value("pattern", expected, shown(pattern.scale))
+    for field in ("other_tokens", "grouped"):
+        if not isinstance(getattr(pattern, field), bool):
+            faults.type("pattern", f"True or False for {field}", given_as(getattr(pattern, field)))
+    for field in ("beside", "folders"):
+        if not _are_texts(getattr(pattern, field)):
+            faults.type("pattern", f"a tuple of names for {field}", given_as(getattr(pattern, field)))
+    groups = pattern.optional
+    if not _is_list(groups) or not all(_are_texts(group) and set(group) <= set(names) for group in groups):
+        faults.type("pattern", "tuples of keys of its names for optional", given_as(groups))
     return len(faults.found) == before
 
 
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Collection) and not isinstance(value, str | bytes | Mapping)
+
+
+def _are_texts(value: Any) -> bool:
+    return _is_list(value) and all(isinstance(text, str) for text in value)
+
+
+def printed(name: str) -> str:
+    """A name of a file or of a caller as an error has it: on one line that no terminal acts upon, the end cut."""
+    if len(name) <= _LONGEST and name.isprintable():
+        return name  # as nearly all are
+    from headwise import files
+
+    return files.shown(name, _LONGEST)
+
+
 def listed(names: Iterable[str], most: int = 100) -> str:
-    """Names on one line."""
-    known = list(names)
+    """Names on one line, as they are printed."""
+    known = [*map(printed, names)]
     more = f" and {len(known) - most} more" if len(known) > most else ""
     return ", ".join(known[:most]) + more

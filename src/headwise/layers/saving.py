@@ -13,13 +13,15 @@ from typing import Any
 
 import numpy as np
 
-from headwise.core.shapes import Array, Faults, given_as
+from headwise.core.shapes import Array, Faults, flag, given_as, shown
 from headwise.layers.attention_layer import MultiHeadAttention
 from headwise.layers.transform_parts import put_together, taken_apart
 
 _TEXT = "layer.json"
 _FORMAT = 1
 _ARRAYS = ("w_q", "w_k", "w_v", "w_o", "b_q", "b_k", "b_v", "b_o", "bias_k", "bias_v")
+_KEYS = ("format", "n_heads", "n_kv_heads", "d_head", "scale", "transform")
+_MOST = 100_000  # bytes of the text; that of a layer with rope is 200
 _NOT_OURS = "name a file that headwise.weights.save wrote; from_state_dict takes other checkpoints"
 
 
@@ -60,6 +62,9 @@ def save(layer: MultiHeadAttention, path: str | os.PathLike[str], *, force: bool
     if not isinstance(layer, MultiHeadAttention):
         faults.type("layer", "a MultiHeadAttention", given_as(layer))
         faults.raise_any()
+    force = flag(faults, "force", force)
+    _check_path(faults, path)
+    faults.raise_any()
     _check_target(path, force)
     transform, arrays = taken_apart(faults, layer.transform)
     held = {name: np.asarray(getattr(layer, name)) for name in _ARRAYS if getattr(layer, name, None) is not None}
@@ -70,7 +75,12 @@ def save(layer: MultiHeadAttention, path: str | os.PathLike[str], *, force: bool
     faults.raise_any()
     numbers = {"n_heads": layer.n_heads, "n_kv_heads": layer.n_kv_heads, "d_head": layer.d_head}
     said = {"format": _FORMAT, **numbers, "scale": getattr(layer, "scale", None), "transform": transform}
-    _write(path, held | arrays, json.dumps(said, default=_plain), force)
+    text = json.dumps(said, default=_plain)
+    if len(text) > _MOST:
+        got = f"one of {len(text)}"
+        faults.value("transform", f"one whose description has at most {_MOST} bytes", got, "compose fewer parts")
+        faults.raise_any()
+    _write(path, held | arrays, text, force)
 
 
 def _plain(value: Any) -> Any:
@@ -112,25 +122,49 @@ def load(path: str | os.PathLike[str]) -> MultiHeadAttention:
     """
     from headwise import files  # where files are read: it is not needed to compute
 
-    text, arrays = _read(path)
-    where = files.shown(path, 1000)
-    if text is None:
-        raise files.FileError(f"{where}: expected a layer, got {files.listed(list(arrays))}; {_NOT_OURS}")
+    faults = Faults("load")
+    _check_path(faults, path)
+    faults.raise_any()
+    checkpoint = files.open_checkpoint(path)
+    text = _text(path, checkpoint)
     try:
-        said = json.loads(text)
-        if said["format"] != _FORMAT:
-            raise ValueError(f"format {said['format']!r} of a later version")
-        given: dict[str, Any] = {name: arrays[name] for name in _ARRAYS if name in arrays}
-        given |= {} if said["scale"] is None else {"scale": said["scale"]}
-        numbers = {name: said[name] for name in ("n_heads", "n_kv_heads", "d_head")}
-        return MultiHeadAttention.from_arrays(**given, **numbers, transform=put_together(said["transform"], arrays))
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        if isinstance(error, files.FileError):
-            raise
-        reason = files.shown(f"{type(error).__name__}: {error}")
+        said = _said(text)
+        return _layer(said, _arrays(path, checkpoint))
+    except files.FileError:
+        raise
+    except (TypeError, ValueError, RecursionError) as error:
+        reason = files.shown("; ".join(map(str.strip, str(error).splitlines())))
         raise files.FileError(
-            f"{where}: expected a layer, got one that does not fit ({reason}); {_NOT_OURS}"
+            f"{files.shown(path, 1000)}: expected a layer, got one that does not fit ({reason}); {_NOT_OURS}"
         ) from error
+
+
+def _said(text: str | bytes) -> dict[str, Any]:
+    """What the text of a layer says; a ValueError where it is none."""
+    said = json.loads(text)
+    if not isinstance(said, dict) or set(said) != set(_KEYS):
+        raise ValueError(f"a text that is no object of {', '.join(_KEYS)}")
+    if type(said["format"]) is not int or said["format"] != _FORMAT:
+        raise ValueError(f"format {shown(said['format'])}, which this version does not know")
+    return said
+
+
+def _layer(said: Mapping[str, Any], arrays: Mapping[str, Array]) -> MultiHeadAttention:
+    given: dict[str, Any] = dict.fromkeys(_ARRAYS) | {name: arrays[name] for name in _ARRAYS if name in arrays}
+    given |= {} if said["scale"] is None else {"scale": said["scale"]}
+    given |= {name: said[name] for name in ("n_heads", "n_kv_heads", "d_head")}
+    transform = put_together(said["transform"], arrays)
+    layer = MultiHeadAttention.from_arrays(**given, transform=transform)
+    if transform is not None:  # one token tells whether it fits heads of that width
+        token = np.zeros((1, 1, 1, layer.d_head), layer.w_q.dtype)
+        transform(token, token, np.zeros(1, np.int64), np.zeros(1, np.int64))
+    return layer
+
+
+def _check_path(faults: Faults, path: Any) -> None:
+    name = path if isinstance(path, str) else os.fspath(path) if isinstance(path, os.PathLike) else None
+    if not isinstance(name, str):
+        faults.type("path", "a str or a path", given_as(path))
 
 
 def _check_target(path: str | os.PathLike[str], force: bool) -> None:
@@ -153,12 +187,28 @@ def _write(path: str | os.PathLike[str], arrays: dict[str, Array], text: str, fo
         files.write_arrays(path, arrays | {_TEXT: np.frombuffer(text.encode(), np.uint8)}, force=force)
 
 
-def _read(path: str | os.PathLike[str]) -> tuple[str | bytes | None, Mapping[str, Array]]:
-    """The text of a layer, or None, and the arrays."""
+def _text(path: str | os.PathLike[str], checkpoint: Any) -> str | bytes:
+    """The text of a layer, whose size is looked at before it is read."""
     from headwise import files
 
-    if os.fspath(path).lower().endswith(".npz"):
-        arrays = files.read_arrays(path)
-        return arrays.pop(_TEXT).tobytes() if _TEXT in arrays else None, arrays
-    checkpoint = files.open_checkpoint(path)
-    return checkpoint.metadata.get(_TEXT), checkpoint
+    where, npz = files.shown(path, 1000), _is_npz(path)
+    if _TEXT not in (checkpoint if npz else checkpoint.metadata):
+        raise files.FileError(f"{where}: expected a layer, got {files.listed(list(checkpoint))}; {_NOT_OURS}")
+    size = checkpoint.tensor(_TEXT).shape if npz else (len(checkpoint.metadata[_TEXT]),)
+    if len(size) != 1 or size[0] > _MOST or (npz and checkpoint.tensor(_TEXT).dtype != np.uint8):
+        got = f"{checkpoint.tensor(_TEXT).dtype} of shape {size}" if npz else f"{size[0]}"
+        raise files.FileError(f"{where}: {_TEXT}: expected a text of at most {_MOST} bytes, got {got}; {_NOT_OURS}")
+    return files.read_arrays(path, [_TEXT])[_TEXT].tobytes() if npz else checkpoint.metadata[_TEXT]
+
+
+def _arrays(path: str | os.PathLike[str], checkpoint: Mapping[str, Array]) -> Mapping[str, Array]:
+    """The arrays that may be a layer's: of an .npz file in memory, and no others of it are read."""
+    from headwise import files
+
+    if not _is_npz(path):
+        return checkpoint
+    return files.read_arrays(path, [name for name in checkpoint if name in _ARRAYS or name.startswith("transform.")])
+
+
+def _is_npz(path: str | os.PathLike[str]) -> bool:
+    return os.fspath(path).lower().endswith(".npz")

@@ -8,9 +8,18 @@ from typing import Any
 import numpy as np
 
 from headwise.core.frequencies import Frequencies
-from headwise.core.shapes import Array, Faults, given_as
+from headwise.core.shapes import Array, Faults, given_as, shown
 from headwise.layers.configs import DynamicRotary
 from headwise.layers.transforms import Transform, _Composed, _QKNorm, _Rotary, compose, qk_norm, rotary
+
+_KEYS = {  # what is said of each kind; arrays stand beside it
+    "compose": ("parts",),
+    "qk_norm": ("eps",),
+    "rotary": ("style", "base", "dims", "magnitude"),
+    "dynamic": ("style", "dims", "base", "factor", "trained_length"),
+}
+_DEEPEST = 32
+_TOO_DEEP = f"expected at most {_DEEPEST} transforms one within another"
 
 
 def norm_weights(transform: Any) -> dict[str, Array]:
@@ -46,6 +55,9 @@ def taken_apart(faults: Faults, transform: Any, name: str = "transform") -> tupl
     if transform is None:
         return None, {}
     if isinstance(transform, _Composed):
+        if _depth(name) >= _DEEPEST:
+            faults.value("transform", _TOO_DEEP.removeprefix("expected "), "more", "compose their parts directly")
+            return None, {}
         parts = [taken_apart(faults, part, f"{name}.{i}") for i, part in enumerate(transform.parts)]
         return {"kind": "compose", "parts": [said for said, _ in parts]}, {
             k: x for _, own in parts for k, x in own.items()
@@ -65,20 +77,44 @@ def taken_apart(faults: Faults, transform: Any, name: str = "transform") -> tupl
 
 
 def put_together(said: Any, arrays: Mapping[str, Array], name: str = "transform") -> Transform | None:
-    """The transform again; a KeyError, TypeError or ValueError where it was not taken apart here."""
+    """The transform again; a TypeError or ValueError where it was not taken apart here."""
     if said is None:
         return None
+    if not isinstance(said, dict) or not isinstance(said.get("kind"), str) or said["kind"] not in _KEYS:
+        raise ValueError(f"{name}: expected null or an object of kind {', '.join(_KEYS)}, got {shown(said)}")
     options = dict(said)
     kind = options.pop("kind")
+    if set(options) != set(_KEYS[kind]):
+        expected = f"{kind} with {', '.join(_KEYS[kind])}"
+        raise ValueError(f"{name}: expected {expected}, got {shown(sorted(options))}")
     if kind == "compose":
-        parts = [put_together(part, arrays, f"{name}.{i}") for i, part in enumerate(options["parts"])]
-        return compose(*(part for part in parts if part is not None))
+        if not isinstance(options["parts"], list) or None in options["parts"]:
+            raise ValueError(f"{name}: expected a list of parts, got {shown(options['parts'])}")
+        if _depth(name) >= _DEEPEST:
+            raise ValueError(f"{name[:20]}...: {_TOO_DEEP}, got more")
+        return compose(*(_part(part, arrays, f"{name}.{i}") for i, part in enumerate(options["parts"])))
     if kind == "qk_norm":
-        return qk_norm(arrays[f"{name}.q_weight"], arrays[f"{name}.k_weight"], eps=options["eps"])
+        q_weight, k_weight = (_held(arrays, f"{name}.{key}_weight") for key in "qk")
+        return qk_norm(q_weight, k_weight, eps=options["eps"])
     if kind == "dynamic":
         return DynamicRotary(**options)
-    if kind == "rotary":
-        magnitude = options.pop("magnitude")
-        known = None if magnitude is None else Frequencies(np.asarray(arrays[f"{name}.angles"]), magnitude)
-        return rotary(**options, frequencies=known)
-    raise ValueError(f"a transform of kind {kind!r}")
+    magnitude = options.pop("magnitude")
+    known = None if magnitude is None else Frequencies(np.asarray(_held(arrays, f"{name}.angles")), magnitude)
+    return rotary(**options, frequencies=known)
+
+
+def _part(said: Any, arrays: Mapping[str, Array], name: str) -> Transform:
+    part = put_together(said, arrays, name)
+    assert part is not None  # null is no part
+    return part
+
+
+def _held(arrays: Mapping[str, Array], name: str) -> Array:
+    if name not in arrays:
+        raise ValueError(f"{name}: expected an array, got none")
+    return arrays[name]
+
+
+def _depth(name: str) -> int:
+    """How many transforms one of this name is within: "transform.0.1" is within two."""
+    return name.count(".")

@@ -14,11 +14,12 @@ import numpy as np
 
 from headwise.core.shapes import Array, Faults, array, flag, given_as, integer, shown
 from headwise.layers.attention_layer import MultiHeadAttention
-from headwise.layers.configs import Settings, check_config, check_no_rope, eps_of, read_settings, rope_of, scale_of
+from headwise.layers.configs import Settings, check_config, eps_of, read_settings, rope_of, scale_of
 from headwise.layers.exporting import to_state_dict
 from headwise.layers.fitting import Fitting
-from headwise.layers.found import Found, Place, attention_layers, heads_held, places
-from headwise.layers.patterns import PATTERNS, SEPARATE, Pattern, known_patterns, listed
+from headwise.layers.found import Found, Place, attention_layers, heads_held, places, tables_of
+from headwise.layers.patterns import PATTERNS, SEPARATE, Pattern, known_patterns, listed, printed
+from headwise.layers.positional import check_positions
 from headwise.layers.saving import load, save
 from headwise.layers.transforms import compose, qk_norm
 
@@ -53,10 +54,12 @@ def from_state_dict(
         ``"layout": "conv1d"`` where weights are (in, out), ``"rope": "half"`` or ``"interleaved"`` where it has rope,
         and its ``"scale"`` where that is another; or by a :class:`Pattern`.
     config : Mapping, optional
-        The model's ``config.json``: heads, scale, and for models with rope all that it needs. Rope that the pattern
-        does not have is an error.
+        The model's ``config.json``: heads, scale, and for models with rope all that it needs. Rope, alibi or relative
+        positions that it says and the pattern does not have are an error, and so is a ``model_type`` of which it is
+        not known that its attention has no positions, unless you describe the model yourself.
     transform : callable, optional
-        In place of the rope of ``config``. Norms of queries and keys that the state holds come before it.
+        In place of what ``config`` says of positions; ``transforms.compose()`` does nothing. Norms of queries and keys
+        that the state holds come before it.
     add_zero_attn : bool
         Whether a key and a value of zeros join the others, as in ``nn.MultiheadAttention``, which keeps no array for
         them.
@@ -155,18 +158,24 @@ def _fitted(
     """The arrays of a place and how they fit, with every fault noted; numbers and width of heads."""
     arrays = {}
     for role, name in place.held.items():
-        given = state[name]
-        _check_tensor(faults, name, given)
-        known = array(faults, name, given)
+        known = _array(faults, name, state[name])
         if known is not None:
             arrays[role] = known
-    counted, width = heads_held(place, {role: x.shape for role, x in arrays.items()}, state)
+    tables = [_array(faults, name, state[name]) for name in tables_of(place, names)]
+    shapes = {role: x.shape for role, x in arrays.items()}
+    counted, width = heads_held(shapes, [table.shape for table in tables if table is not None])
     if counted and said.n_heads not in (None, counted):
         faults.value("n_heads", f"{counted}, as the table of relative positions has columns", str(said.n_heads))
     said = said._replace(n_heads=counted or said.n_heads, d_head=said.d_head or width)
     fit = Fitting(faults, place, arrays, said)
     fit.check(names)
     return fit, fit.heads()
+
+
+def _array(faults: Faults, name: str, given: Any) -> Array | None:
+    name = printed(name)
+    _check_tensor(faults, name, given)
+    return array(faults, name, given)
 
 
 def _check_tensor(faults: Faults, name: str, given: Any) -> None:
@@ -189,8 +198,8 @@ def _check_tensor(faults: Faults, name: str, given: Any) -> None:
 def _transform(faults: Faults, fit: Fitting, config: Mapping[str, Any], transform: Any, d_head: int) -> Any:
     """Norms that the state holds, then rope."""
     style = fit.place.pattern.rope
-    if transform is None and style is None:
-        check_no_rope(faults, config, fit.place.name)
+    if transform is None:
+        check_positions(faults, config, fit.place.name, fit.place.pattern)
     if transform is None and style is not None and not config:
         own = f"or pass transform=transforms.rotary(style='{style}', base=...); transforms.compose() is none"
         faults.value("config", "the model's, for its rope", "None", own)

@@ -30,7 +30,7 @@ def run(text, name):
 
 
 def test_the_pages_are_there():
-    assert {"gradients.md", "grading.md", "serving.md"} <= {page.name for page in PAGES}
+    assert {"gradients.md", "grading.md", "serving.md", "weights.md"} <= {page.name for page in PAGES}
 
 
 @EACH

@@ -22,6 +22,7 @@ from headwise.files import (
     FileError,
     array_names,
     check_target,
+    npz_writing,
     read_arrays,
     read_bytes,
     shown,
@@ -294,7 +295,7 @@ def test_paths_that_are_no_files(tmp_path: Path) -> None:
     refused(tmp_path / "in", r"in: expected arrays q; missing q; found nothing")
     (tmp_path / "in" / "q.npy").mkdir()
     refused(tmp_path / "in", r"in: q: expected a file, got a folder; name a regular file")
-    with pytest.raises(FileError, match=r"got '.*embedded null "):
+    with pytest.raises(FileError, match=r"expected a path, got one with an embedded null"):
         read_arrays("a\0b.npz")
 
 
@@ -528,7 +529,7 @@ def test_an_interrupt_between_two_arrays(tmp_path: Path, monkeypatch: pytest.Mon
 
 def appearing(path: Path) -> Callable[..., None]:
     """Writes as usual, and then somebody else takes the target's name."""
-    write = writing._write_npz
+    write = npz_writing._write_npz
 
     def write_late(temporary: str, *rest: Any) -> None:
         write(temporary, *rest)
@@ -542,7 +543,7 @@ def test_a_file_that_appears_meanwhile_is_not_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
 ) -> None:
     path = tmp_path / "out.npz"
-    monkeypatch.setattr(writing, "_write_npz", appearing(path))
+    monkeypatch.setattr(npz_writing, "_write_npz", appearing(path))
     if not links:
         monkeypatch.setattr(os, "link", failing(OSError(95, "Operation not supported")))
     with pytest.raises(FileError, match=r"out\.npz: expected a new name, got one that exists"):

@@ -73,3 +73,25 @@ def test_any_damage_is_a_file_error_or_a_checkpoint(tmp_path, kind):
     damage()
     assert outcomes <= {"read", "refused"}
     assert "refused" in outcomes
+
+
+EXTREME = st.sampled_from(
+    [0, 1, 2, 3, 5, 6, (1 << 31) - 1, 1 << 62, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, 1 << 126, -1]
+)
+AXES = st.lists(st.tuples(EXTREME, EXTREME), max_size=4)
+
+
+@settings(max_examples=400, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(AXES, EXTREME, st.sampled_from([made.zipped, made.legacy]))
+def test_a_tensor_of_any_numbers_is_refused_when_it_is_listed_or_can_be_read(tmp_path_factory, axes, offset, contain):
+    shape, strides = [tuple(numbers) for numbers in zip(*axes, strict=True)] or [(), ()]
+    path = tmp_path_factory.getbasetemp() / "any.pt"
+    path.unlink(missing_ok=True)
+    path.write_bytes(contain(made.state(made.tensor(shape, strides, offset))))
+    try:
+        read = open_checkpoint(path)
+    except FileError as error:
+        assert str(error).isprintable()  # noqa: PT017 - whatever is wrong with it
+        return
+    assert read["w0"].shape == read.tensor("w0").shape == shape
+    read["w0"].tobytes()

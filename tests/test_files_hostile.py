@@ -232,6 +232,10 @@ TORCH = {
     "negative offset": (one(made.tensor(offset=-1)), r"w0: expected an offset of integers >= 0"),
     "negative stride": (one(made.tensor(strides=(-3, 1), offset=3)), r"w0: expected strides of integers >= 0"),
     "negative size of a tensor": (one(made.tensor((-2, 3))), r"w0: expected a shape of integers >= 0"),
+    "stride 2**126": (one(made.tensor(strides=(1 << 126, 1))), r"w0: expected a view of the 6 numbers"),
+    "size 2**126": (one(made.tensor((1 << 126, 3), (0, 1))), r"w0: expected a shape that an array can have"),
+    "offset 2**126": (one(made.tensor(offset=1 << 126)), r"w0: expected a view of the 6 numbers"),
+    "nothing at 2**126": (one(made.tensor((0,), (1,), 1 << 126)), r"w0: expected a view of the 6 numbers"),
     "stride 2**62": (one(made.tensor(strides=(1 << 62, 1))), r"w0: expected a view of the 6 numbers"),
     "shape 2**62 x 4 by stride 0": (
         one(made.tensor((1 << 62, 4), (0, 0))),
@@ -325,6 +329,14 @@ INDEX = {
     "20000 names": (
         json.dumps({"weight_map": {f"{n}": "a.bin" for n in range(20_000)}}).encode(),
         r"expected objects of at most \d+ bytes, got more",
+    ),
+    "50000 names besides": (
+        json.dumps({f"{n}": 0 for n in range(50_000)}).encode(),
+        r"expected a weight_map that names files, got none",
+    ),
+    "a map twice": (
+        b'{"weight_map":{"w":"a.bin"},"a":1,"weight_map":{}}',
+        r"expected each name once, got 'weight_map' twice",
     ),
     "NaN": (b'{"a":NaN}', r"expected JSON with a value, got 'NaN}'"),
     "many lists": (b'{"a":[' + b"[]," * 60_000 + b"[]]}", r"expected other parts of at most 65536 bytes, got more"),

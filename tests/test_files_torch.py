@@ -70,6 +70,8 @@ def test_arrays_of_a_zip_are_views_of_the_file():
         (made.tensor((2, 3), (0, 2), 1), [[1, 3, 5], [1, 3, 5]]),
         (made.tensor((), (), 5), 5),
         (made.tensor((0, 3), (3, 1), 6), []),
+        (made.tensor((1, 2), (1 << 126, 1)), [[0, 1]]),  # a stride that is never taken
+        (made.tensor((0, 3), (1 << 126, 1 << 126)), []),
     ],
 )
 def test_views_inside_their_storage(tmp_path, contain, tensor, values):

@@ -11,7 +11,7 @@ import numpy as np
 from headwise import checkpoints, console, demo
 from headwise.arguments import UsageError, command, count, finite, positive, threads, window
 from headwise.core.shapes import Array
-from headwise.files import check_target, listed, shown, write_arrays
+from headwise.files import check_target, listed, npz_keeps, shown, write_arrays
 
 _PATIENCE = 0.5  # seconds that a run may take before a bar is drawn
 _HELP = "see headwise attend -h"
@@ -95,7 +95,7 @@ def _write(options: argparse.Namespace, made: dict[str, Array]) -> None:
     """Write what was made; bfloat16, which NumPy's files cannot name, as the float32 that it is."""
     if options.output is None:
         return
-    named = {name: a.astype(np.float32) if a.dtype.kind == "V" else a for name, a in made.items()}
+    named = {name: a if npz_keeps(a.dtype) else a.astype(np.float32) for name, a in made.items()}
     write_arrays(options.output, named, force=options.force)
 
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from headwise.files.errors import PathLike, file_error, listed, reading, shown
 from headwise.files.npy_entries import open_folder, open_npz
+from headwise.files.opening import check_path
 from headwise.files.safetensors import open_safetensors
 from headwise.files.shards import open_shards
 from headwise.files.tensors import Entry, Tensor
@@ -28,7 +29,9 @@ class Checkpoint(Mapping[str, NDArray[Any]]):
     """Arrays by name, in the order of the file; each is read when it is asked for, and cannot be written to.
 
     Arrays are views of the mapped file where the format allows: their bytes come from the disk as they are used. A file
-    that is cut short by others while it is mapped ends the process, as with every memory map.
+    that is cut short by others while it is mapped ends the process, as with every memory map. Arrays of a folder of
+    .npy files and compressed ones of an .npz file are looked for when they are asked for, and refused if their file
+    has changed since it was opened.
 
     Attributes
     ----------
@@ -106,9 +109,13 @@ def open_checkpoint(path: PathLike) -> Checkpoint:
     -----
     Sizes, shapes and types are checked, values are not: of the checksums in a zip file (.bin, .pt, .pth, .npz) only
     those of compressed members are compared, as these are read, since the others' would take reading the whole file.
+    An array that is mapped keeps its file open: of a folder, those that are held; of other files, as long as the
+    checkpoint or one of its arrays is.
 
     Raises
     ------
+    TypeError
+        The path is none.
     FileError
         Anything missing, damaged, or promised and not held by the file; anything but tensors in a file of `torch.save`.
 
@@ -124,7 +131,7 @@ def open_checkpoint(path: PathLike) -> Checkpoint:
     >>> list(checkpoint), checkpoint.tensor("w_q").shape, checkpoint["b_q"]
     (['b_q', 'w_q'], (2, 2), array([0., 0.]))
     """
-    where = shown(path, 1000)
+    where = shown(check_path("open_checkpoint", path), 1000)
     with reading(where):
         if os.path.isdir(path):
             inside = (os.path.join(path, name) for name in IN_FOLDERS)

@@ -1,5 +1,6 @@
 """What is wrong with a file, in one line, and text of others that no terminal acts upon."""
 
+import errno
 import os
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from typing import TypeAlias
 PathLike: TypeAlias = str | os.PathLike[str]
 
 AGAIN = "copy or save it again"
+_TOO_MANY = {errno.EMFILE, errno.ENFILE, errno.ENOMEM}  # files, or maps of files
 
 
 class FileError(ValueError):
@@ -38,7 +40,15 @@ def listed(names: Collection[str], most: int = 12) -> str:
 
 
 def file_error(where: str, expected: str, got: object, remedy: str) -> FileError:
-    return FileError(f"{where}: expected {expected}, got {shown(got)}; {remedy}")
+    return FileError(f"{shown(where, 1200)}: expected {shown(expected, 400)}, got {shown(got)}; {remedy}")
+
+
+def system_error(error: OSError, where: str, expected: str, remedy: str, got: str = "") -> FileError:
+    """Return what the system has refused, in its own words; that too much is open is never the fault of one file."""
+    if error.errno in _TOO_MANY:
+        expected = "no more open files and maps than the system allows"
+        remedy = "keep fewer arrays at once, since each keeps its file open, or allow more (ulimit -n)"
+    return file_error(where, expected, f"{got}'{error.strerror or error}'", remedy)
 
 
 @contextmanager
@@ -49,10 +59,7 @@ def reading(where: str) -> Iterator[None]:
     except (FileError, MemoryError):
         raise
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise file_error(
-            where, "a file that can be read", f"'{reason}'", "check the path and its permissions"
-        ) from error
+        raise system_error(error, where, "a file that can be read", "check the path and its permissions") from error
     except Exception as error:  # zlib.error, BadZipFile, struct.error, EOFError, NotImplementedError and others
         got = f"'{shown(error, 100) or type(error).__name__}'"
         raise file_error(where, "an undamaged file", got, AGAIN) from error

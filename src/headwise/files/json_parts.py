@@ -7,7 +7,7 @@ nesting is followed, no large integer is made, and nothing is held but names and
 import json
 import mmap
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NoReturn
 
 from headwise.files.budget import Budget
@@ -26,25 +26,33 @@ _COPIES = 13  # bytes that one of a string may take while it is read: three copi
 class Reader:
     """A place in the bytes of a JSON text, from `begin` to `end` of a mapped file.
 
-    What is made of it may take `expansion` times the bytes of the file, and a little.
+    What is made of it may take `room` bytes, and a little.
     """
 
-    def __init__(self, data: mmap.mmap | bytes, begin: int, end: int, where: str, expansion: int = 1) -> None:
+    def __init__(self, data: mmap.mmap | bytes, begin: int, end: int, where: str, room: int) -> None:
         self.data, self.at, self.end, self.where = data, begin, end, where
-        self.budget = Budget(expansion * len(data), where, "save fewer or larger arrays in a file")
+        self.budget = Budget(room, where, "save fewer or larger arrays in a file, and shorter texts")
 
-    def object(self) -> Iterator[str]:
-        """Go through an object's names, no two alike; whoever asks reads each value before the next name."""
+    def object(self, only: Collection[str] | None = None) -> Iterator[str]:
+        """Go through an object's names, no two alike; whoever asks reads each value before the next name.
+
+        With `only`, members of other names are passed over, and nothing of them is kept.
+        """
         seen: set[str] = set()
         self._expect(b"{", "an object")
+        first = True
         while not self._takes(b"}"):
-            if seen:
+            if not first:
                 self._expect(b",", "',' or '}'")
+            first = False
             name = self.string()
+            self._expect(b":", "':'")
+            if only is not None and name not in only:
+                self.skip()
+                continue
             if name in seen:
                 raise file_error(self.where, "each name once", f"'{shown(name, 60)}' twice", AGAIN)
             seen.add(name)
-            self._expect(b":", "':'")
             yield name
 
     def integers(self, most: int) -> tuple[int, ...]:
@@ -76,7 +84,9 @@ class Reader:
             self._refuse("a string in double quotes")
         begin, end = match.span(1)
         if end - begin > _LONGEST:
-            raise file_error(self.where, f"strings of at most {_LONGEST} bytes", end - begin, AGAIN)
+            raise file_error(
+                self.where, f"strings of at most {_LONGEST} bytes", end - begin, "save it with shorter ones"
+            )
         self.budget.has(_COPIES * (end - begin))
         self.at = match.end()
         text = str(match[1], "utf-8")

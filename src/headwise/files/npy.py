@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headwise.files.errors import AGAIN, FileError, PathLike, file_error, listed, reading, shown
-from headwise.files.opening import open_regular, physical_memory
+from headwise.files.opening import check_path, open_regular, physical_memory
 
 Members: TypeAlias = dict[str, Callable[[str], tuple[IO[bytes], int]]]
 """Name -> function that opens the array, given the words for messages: its stream, and the bytes it holds."""
@@ -170,7 +170,7 @@ def _members(path: PathLike, where: str) -> Iterator[Members]:
 
 def array_names(path: PathLike) -> list[str]:
     """Return the names of the arrays in an .npz file or a folder of .npy files, having read none of them."""
-    with _members(path, shown(path, 1000)) as members:
+    with _members(path, shown(check_path("array_names", path), 1000)) as members:
         return list(members)
 
 
@@ -209,7 +209,7 @@ def read_arrays(
     {'q': array([[1., 0.],
            [0., 1.]])}
     """
-    where = shown(path, 1000)
+    where = shown(check_path("read_arrays", path), 1000)
     with _members(path, where) as members:
         wanted = members if names is None else [*names, *(name for name in optional if name in members)]
         missing = [name for name in wanted if name not in members]
@@ -244,7 +244,7 @@ def read_array(path: PathLike) -> NDArray[Any]:
     FileError
         Missing, damaged, of objects, or promised by a header and not held by the file.
     """
-    where = shown(path, 1000)
+    where = shown(check_path("read_array", path), 1000)
     if not os.fspath(path).lower().endswith(".npy"):
         raise file_error(where, "a name that ends in .npy", "another", "save one array by np.save")
     return _read_member(where, lambda where: open_regular(path, where))

@@ -5,7 +5,7 @@ import mmap
 import os
 import zipfile
 from functools import partial
-from typing import Any, Literal
+from typing import IO, Any, Literal, cast
 
 from numpy.typing import NDArray
 
@@ -18,11 +18,11 @@ from headwise.files.npy import (
     header_bytes,
     member_infos,
     parse_header,
-    read_arrays,
+    read_npy,
 )
-from headwise.files.opening import map_file
+from headwise.files.opening import Origin, map_again, map_file, open_again
 from headwise.files.tensors import Entry, Tensor, count, view
-from headwise.files.zips import open_archive, stored_at
+from headwise.files.zips import member_at, open_archive, stored_at
 
 
 def _header(start: bytes, held: int, where: str) -> Header:
@@ -32,15 +32,21 @@ def _header(start: bytes, held: int, where: str) -> Header:
     return header
 
 
-def _stored(data: mmap.mmap, begin: int, held: int, file: str, where: str) -> Entry:
-    header = _header(data[begin : begin + min(held, LONGEST_HEADER)], held, where)
+def _stored_header(data: mmap.mmap, begin: int, held: int, where: str) -> Header:
+    return _header(data[begin : begin + min(held, LONGEST_HEADER)], held, where)
+
+
+def _stored(data: mmap.mmap, begin: int, header: Header, where: str) -> NDArray[Any]:
     order: Literal["C", "F"] = "F" if header.fortran else "C"
-    read = partial(view, data, begin + header.length, header.shape, header.dtype, where, order)
-    return Entry(Tensor(header.shape, header.dtype, file), read)
+    return view(data, begin + header.length, header.shape, header.dtype, where, order)
 
 
-def _deflated(path: PathLike, name: str) -> NDArray[Any]:
-    array = read_arrays(path, [name])[name]
+def _deflated(origin: Origin, begin: int, info: zipfile.ZipInfo, where: str) -> NDArray[Any]:
+    """Read a compressed member of the file that was opened, and compare its checksum."""
+    with open_again(origin, where) as file:
+        file.seek(begin)
+        with zipfile.ZipExtFile(file, "r", info) as stream:
+            array = read_npy(cast("IO[bytes]", stream), info.file_size, where)
     array.flags.writeable = False
     return array
 
@@ -49,32 +55,36 @@ def open_npz(path: PathLike) -> dict[str, Entry]:
     """Return the arrays of an .npz file: stored ones as views of the file, compressed ones read when asked for."""
     where = shown(path, 1000)
     with reading(where):
-        data = map_file(path, where)
-        with open_archive(path, data, where) as archive:
+        data, origin = map_file(path, where)
+        with open_archive(origin, data, where) as archive:
             found = member_infos(archive, len(data), where)
-            return {name: _member(path, data, archive, infos, name) for name, infos in found.items()}
+            return {name: _member(origin, data, archive, infos, name, where) for name, infos in found.items()}
 
 
 def _member(
-    path: PathLike, data: mmap.mmap, archive: zipfile.ZipFile, infos: list[zipfile.ZipInfo], name: str
+    origin: Origin, data: mmap.mmap, archive: zipfile.ZipFile, infos: list[zipfile.ZipInfo], name: str, file: str
 ) -> Entry:
-    file = shown(path, 1000)
     where = f"{file}: {shown(name, 60)}"
     info = check_member(infos, where)
     if info.compress_type == zipfile.ZIP_STORED:
-        return _stored(data, *stored_at(data, info, file), file, where)
-    with archive.open(info) as stream:
+        begin, held = stored_at(data, info, file)
+        header = _stored_header(data, begin, held, where)
+        return Entry(Tensor(header.shape, header.dtype, file), partial(_stored, data, begin, header, where))
+    with reading(where), archive.open(info) as stream:
         header = _header(stream.read(LONGEST_HEADER), info.file_size, where)
-    return Entry(Tensor(header.shape, header.dtype, file), partial(_deflated, path, name))
+    read = partial(_deflated, origin, member_at(data, info, file), info, where)
+    return Entry(Tensor(header.shape, header.dtype, file), read)
 
 
 def _whole(path: str, where: str) -> Entry:
-    data = map_file(path, where)
-    return _stored(data, 0, len(data), shown(path, 1000), where)
+    data, origin = map_file(path, where)
+    header = _stored_header(data, 0, len(data), where)
+    return Entry(Tensor(header.shape, header.dtype, shown(path, 1000)), partial(_read_whole, origin, header, where))
 
 
-def _read_whole(path: str, where: str) -> NDArray[Any]:
-    return _whole(path, where).read()  # mapped when it is asked for: a folder may have more files than can be open
+def _read_whole(origin: Origin, header: Header, where: str) -> NDArray[Any]:
+    """Map a file when it is asked for: a folder may have more than can be open at once."""
+    return _stored(map_again(origin, where), 0, header, where)
 
 
 def open_folder(path: PathLike) -> dict[str, Entry]:
@@ -85,8 +95,7 @@ def open_folder(path: PathLike) -> dict[str, Entry]:
         for name in sorted(name for name in os.listdir(path) if name.endswith(".npy")):
             file = os.path.join(path, name)
             named = f"{where}: {shown(name[:-4], 60)}"
-            tensor = _whole(file, named).tensor
-            entries[name[:-4]] = Entry(tensor, partial(_read_whole, file, named))
+            entries[name[:-4]] = _whole(file, named)
     if not entries:
         raise file_error(where, "a folder of .npy files or of a model", "neither", "name the file of its arrays")
     return entries

@@ -3,8 +3,9 @@
 import mmap
 import os
 import stat
-from typing import IO
+from typing import IO, NamedTuple, NoReturn
 
+from headwise.core.shapes import Fault, given_as
 from headwise.files.errors import AGAIN, PathLike, file_error, reading, shown
 
 KINDS = {
@@ -14,6 +15,35 @@ KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
+
+
+class Origin(NamedTuple):
+    """Which file was opened: its absolute path, and what tells it from another of that path or from itself, changed."""
+
+    path: str
+    mark: tuple[int, int, int, int]  # device, inode, size, time of the last change
+
+
+def refuse_type(function: str, argument: str, expected: str, got: object, remedy: str) -> NoReturn:
+    """Raise the TypeError of one argument."""
+    raise TypeError(f"{function}: {Fault(argument, expected, given_as(got), remedy)}")
+
+
+def check_path(function: str, path: object) -> str:
+    """Return a path as text; a TypeError or FileError where no file can have it."""
+    try:
+        text = os.fspath(path)  # type: ignore[call-overload]
+    except TypeError:
+        text = None
+    if not isinstance(text, str):
+        refuse_type(function, "path", "a str or path-like", path, "name a file")
+    try:
+        encoded = os.fsencode(text)
+    except UnicodeEncodeError as error:
+        raise file_error(shown(text, 1000), "a path that the system can encode", "another", "name a file") from error
+    if b"\0" in encoded:
+        raise file_error(shown(text, 1000), "a path", "one with an embedded null character", "name a file")
+    return text
 
 
 def physical_memory() -> int | None:
@@ -58,7 +88,7 @@ def read_bytes(path: PathLike, *, most: int) -> bytes:
     FileError
         It cannot be read, or holds more.
     """
-    where = shown(path, 1000)
+    where = shown(check_path("read_bytes", path), 1000)
     with reading(where):
         file, held = open_regular(path, where)
         with file:
@@ -76,17 +106,41 @@ def read_text(path: PathLike) -> str:
     FileError
         It cannot be read, or is not UTF-8.
     """
-    where = shown(path, 1000)
+    where = shown(check_path("read_text", path), 1000)
     with reading(where):
         file, _ = open_regular(path, where)
         with file:
             return file.read().decode("utf-8")
 
 
-def map_file(path: PathLike, where: str) -> mmap.mmap:
+def map_file(path: PathLike, where: str) -> tuple[mmap.mmap, Origin]:
     """Map a regular file that holds something, for reading alone: only what is looked at is read."""
     file, held = open_regular(path, where)
     with file:
         if not held:
             raise file_error(where, "a file that holds arrays", "an empty one", AGAIN)
-        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return _map(file), Origin(os.path.abspath(path), _mark(file))
+
+
+def open_again(origin: Origin, where: str) -> IO[bytes]:
+    """Open the file that was mapped before; one that has been replaced or changed since is refused."""
+    file, _ = open_regular(origin.path, where)
+    if _mark(file) != origin.mark:
+        file.close()
+        raise file_error(where, "the file that was opened", "one that has changed since it was opened", "open it again")
+    return file
+
+
+def map_again(origin: Origin, where: str) -> mmap.mmap:
+    """Map the file that was mapped before, and no other."""
+    with open_again(origin, where) as file:
+        return _map(file)
+
+
+def _map(file: IO[bytes]) -> mmap.mmap:
+    return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def _mark(file: IO[bytes]) -> tuple[int, int, int, int]:
+    status = os.fstat(file.fileno())
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from headwise.files.beginnings import check_beginning
 from headwise.files.errors import AGAIN, PathLike, file_error, reading, shown
 from headwise.files.json_parts import Reader
-from headwise.files.opening import map_file
-from headwise.files.tensors import MOST_AXES, Entry, Tensor, count, extra_dtype, view
-from headwise.files.writing import check_target, mode_of, new_file, write_whole
+from headwise.files.opening import check_path, map_file, refuse_type
+from headwise.files.tensors import MOST_AXES, Entry, Tensor, check_axes, checked, count, extra_dtype, view
+from headwise.files.writing import check_arrays, check_target, mode_of, new_file, write_whole
 
 LONGEST_HEADER = 100_000_000  # bytes, as in the format's library
 METADATA = "__metadata__"
@@ -66,9 +66,9 @@ def open_safetensors(path: PathLike) -> Contents:
     """Return what a safetensors file holds, by its header alone, in its order; arrays are views of it."""
     where = shown(path, 1000)
     with reading(where):
-        data = map_file(path, where)
+        data, _ = map_file(path, where)
         start = _header_end(data, where)
-        items, metadata = _read_header(Reader(data, 8, start, where))
+        items, metadata = _read_header(Reader(data, 8, start, where, len(data)))
         _check_layout(items, len(data) - start, where)
     return Contents({name: _entry(data, start, item, name, where) for name, item in items.items()}, metadata)
 
@@ -193,8 +193,11 @@ def write_safetensors(
 
     Raises
     ------
+    TypeError
+        The path is none, what it is given are not arrays by name, or the metadata no mapping.
     FileError
-        An array is of another type, or the target exists, is a folder, cannot be written to, or the disk is full.
+        An array is of another type, or the file could not be read again: of more than 32 axes, too long a text, or
+        too many arrays for its size. Or the target exists, is a folder, cannot be written to, or the disk is full.
 
     Examples
     --------
@@ -206,13 +209,18 @@ def write_safetensors(
     >>> checkpoint.metadata, checkpoint.entries["w_q"].read().dtype
     ({'n_heads': '1'}, dtype('float16'))
     """
+    where = shown(check_path("write_safetensors", path), 1000)
+    check_arrays("write_safetensors", arrays)
+    if metadata is not None and not isinstance(metadata, Mapping):
+        refuse_type("write_safetensors", "metadata", "a mapping of str to str", metadata, "give a dict")
     check_target(path, force=force, ending=".safetensors")
-    where = shown(path, 1000)
-    kinds = {name: _name_of(array.dtype, f"{where}: {shown(name, 60)}") for name, array in arrays.items()}
+    kinds = {name: _check_array(array, f"{where}: {shown(name, 60)}") for name, array in arrays.items()}
     _check_texts(arrays, metadata or {}, where)
     order = list(_DTYPES)
     names = dict(sorted(kinds.items(), key=lambda pair: (order.index(pair[1]), pair[0].encode())))
     header = _header(arrays, names, metadata or {})
+    total = len(header) + sum(array.nbytes for array in arrays.values())
+    _check_readable(header, total, where)
 
     def write(temporary: str) -> None:
         with new_file(temporary, mode_of(path)) as file:
@@ -220,7 +228,7 @@ def write_safetensors(
             for name, kind in names.items():
                 file.write(_little(arrays[name], kind).data)
 
-    write_whole(path, write, len(header) + sum(array.nbytes for array in arrays.values()), force)
+    write_whole(path, write, total, force)
 
 
 def _little(array: NDArray[Any], kind: str) -> NDArray[np.uint8]:
@@ -228,6 +236,20 @@ def _little(array: NDArray[Any], kind: str) -> NDArray[np.uint8]:
     plain = np.ascontiguousarray(array)
     ordered = plain if kind in _EXTRA else plain.astype(_DTYPES[kind], copy=False)
     return ordered.reshape(-1).view(np.uint8)
+
+
+def _check_array(array: NDArray[Any], where: str) -> str:
+    """Return the format's name of an array's type, if what is written of it can be read again."""
+    check_axes(array.ndim, where, "join some by reshape")
+    return _name_of(checked(array, where).dtype, where)
+
+
+def _check_readable(header: bytes, total: int, where: str) -> None:
+    """Refuse a header that could not be read again: what reads it goes through it, in a file of `total` bytes."""
+    if len(header) - 8 > LONGEST_HEADER:
+        expected = f"a header of at most {LONGEST_HEADER} bytes"
+        raise file_error(where, expected, len(header) - 8, "save fewer arrays, and shorter texts")
+    _read_header(Reader(header, 8, len(header), where, total))
 
 
 def _check_texts(arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str], where: str) -> None:

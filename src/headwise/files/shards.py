@@ -40,14 +40,12 @@ def _open(path: str, endings: Mapping[str, Callable[[PathLike], dict[str, Entry]
 
 def _read_index(path: PathLike, where: str) -> dict[str, str]:
     with reading(where):
-        data = map_file(path, where)
+        data, _ = map_file(path, where)
         if len(data) > _MOST:
             raise file_error(where, f"an index of at most {_MOST} bytes", len(data), "name another file")
-        reader, index, files = Reader(data, 0, len(data), where, _EXPANSION), dict[str, str](), dict[str, str]()
-        for key in reader.object():
-            if key != "weight_map":
-                reader.skip()
-                continue
+        reader = Reader(data, 0, len(data), where, _EXPANSION * len(data))
+        index, files = dict[str, str](), dict[str, str]()
+        for _ in reader.object(only=("weight_map",)):
             for name in reader.object():
                 file = reader.string()
                 new = 0 if file in files else _PER_NAME + 4 * len(file)  # thousands of arrays share one

@@ -53,10 +53,15 @@ def extra_dtype(name: str, where: str) -> np.dtype[Any]:
     return np.dtype(found)
 
 
+def check_axes(axes: int, where: str, remedy: str = AGAIN) -> None:
+    """Refuse more axes than every version of NumPy has."""
+    if axes > MOST_AXES:
+        raise file_error(where, f"at most {MOST_AXES} axes", axes, remedy)
+
+
 def count(shape: Sequence[int], itemsize: int, where: str) -> int:
     """Return how many numbers an array of a shape has; a shape that NumPy cannot have is refused."""
-    if len(shape) > MOST_AXES:
-        raise file_error(where, f"at most {MOST_AXES} axes", len(shape), AGAIN)
+    check_axes(len(shape), where)
     if any(size < 0 for size in shape):
         raise file_error(where, "a shape of sizes >= 0", tuple(shape), AGAIN)
     if math.prod(max(size, 1) for size in shape) * itemsize > sys.maxsize:

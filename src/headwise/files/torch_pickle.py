@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from headwise.files.beginnings import check_beginning
 from headwise.files.budget import Budget
 from headwise.files.errors import AGAIN, PathLike, file_error, listed, reading, shown
-from headwise.files.opening import map_file
+from headwise.files.opening import Origin, map_file
 from headwise.files.pickles import ALONE, Known, Machine
 from headwise.files.tensors import Entry, Tensor, checked, count, extra_dtype
 from headwise.files.zips import open_archive, stored_at
@@ -143,8 +143,8 @@ def _entry(data: mmap.mmap, view: _View, place: Callable[[_Storage], int], name:
         got = shown(f"{shape} by strides {strides} from {offset}", 120)
         raise file_error(named, f"a view of the {held} numbers of its storage", got, AGAIN)
     begin = place(storage) + offset * dtype.itemsize if size else 0
-    steps = tuple(stride * dtype.itemsize for stride in strides) if size else None
-    return Entry(Tensor(shape, dtype, where), partial(_read, data, begin, shape, dtype, steps, named))
+    steps = tuple(stride * dtype.itemsize if n > 1 else 0 for n, stride in zip(shape, strides, strict=True))
+    return Entry(Tensor(shape, dtype, where), partial(_read, data, begin, shape, dtype, steps if size else None, named))
 
 
 def _read(
@@ -193,9 +193,9 @@ def open_torch(path: PathLike) -> dict[str, Entry]:
     """Return the tensors of a file of `torch.save`, in its order, each a view of the file; nothing is unpickled."""
     where = shown(path, 1000)
     with reading(where):
-        data = map_file(path, where)
+        data, origin = map_file(path, where)
         if data[:4] == _ZIP:
-            return _open_zip(path, data, where)
+            return _open_zip(origin, data, where)
         return _open_legacy(data, where)
 
 
@@ -216,8 +216,8 @@ def _entries(
 
 
 # ------------------------------------------------------------------------------------------- zip
-def _open_zip(path: PathLike, data: mmap.mmap, where: str) -> dict[str, Entry]:
-    with open_archive(path, data, where) as archive:
+def _open_zip(origin: Origin, data: mmap.mmap, where: str) -> dict[str, Entry]:
+    with open_archive(origin, data, where) as archive:
         names = archive.namelist()
         main = [name for name in names if name == "data.pkl" or name.endswith("/data.pkl")]
         if len(main) != 1:

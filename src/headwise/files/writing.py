@@ -1,18 +1,17 @@
-"""Files written whole or not at all: arrays as .npz, bytes that others have made, and texts."""
+"""Files written whole or not at all: bytes that others have made, and texts."""
 
 import os
 import secrets
 import stat
-import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
-from numpy.typing import NDArray
 
-from headwise.files.errors import FileError, PathLike, file_error, shown
-from headwise.files.opening import check_regular
+from headwise.core.shapes import Faults, given_as
+from headwise.files.errors import FileError, PathLike, file_error, shown, system_error
+from headwise.files.opening import check_path, check_regular, refuse_type
 
 
 def check_target(path: PathLike, *, force: bool = False, source: PathLike | None = None, ending: str = ".npz") -> None:
@@ -29,7 +28,7 @@ def check_target(path: PathLike, *, force: bool = False, source: PathLike | None
     ending : str
         What its name must end in: .npz for `write_arrays`.
     """
-    where = shown(path, 1000)
+    where = shown(check_path("check_target", path), 1000)
     if not os.fspath(path).lower().endswith(ending):
         raise file_error(where, f"a name that ends in {ending}", "another", "name the output so")
     check_folder(path)
@@ -47,8 +46,8 @@ def _try_folder(path: PathLike, where: str) -> None:
     try:
         os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
     except OSError as error:
-        expected, got = "a folder in which files can be made", f"'{shown(folder)}', which says {error.strerror}"
-        raise file_error(where, expected, got, "name another") from error
+        expected, got = "a folder in which files can be made", f"'{shown(folder)}', which says "
+        raise system_error(error, where, expected, "name another", got) from error
     finally:
         with suppress(OSError):
             os.unlink(temporary)
@@ -56,7 +55,7 @@ def _try_folder(path: PathLike, where: str) -> None:
 
 def check_folder(path: PathLike) -> None:
     """Raise a FileError where no file can be made beside a path."""
-    where, folder = shown(path, 1000), os.path.dirname(path) or "."
+    where, folder = shown(check_path("check_folder", path), 1000), os.path.dirname(path) or "."
     if not os.path.isdir(folder):
         raise file_error(where, "an existing folder", f"'{shown(folder)}', which is none", "make it first")
     if not os.access(folder, os.W_OK | os.X_OK):
@@ -75,41 +74,18 @@ def _exists(where: str) -> FileError:
     return file_error(where, "a new name", "one that exists", "name another, or replace it by --force")
 
 
-def _check_writable(where: str, name: str, array: NDArray[Any]) -> None:
-    if not name or any(sign in name for sign in "/\\\0"):
-        raise file_error(where, "a plain name", "one with '/', '\\' or nothing", "name the array otherwise")
-    if array.dtype.hasobject:
-        raise file_error(where, "numbers", f"dtype {array.dtype}", "objects are never pickled: save numbers")
-
-
-def write_arrays(path: PathLike, arrays: Mapping[str, NDArray[Any]], *, force: bool = False) -> None:
-    """Write an .npz file whole or not at all.
-
-    The bytes go to a temporary file in the same folder, are flushed to the disk, and only then get the name.
-    On any error or interrupt the temporary file is removed and whatever had the name keeps it. Equal arrays
-    give equal bytes.
-
-    Parameters
-    ----------
-    path : str or path-like
-        The file, which must end in .npz.
-    arrays : mapping of str to ndarray
-        What to write, uncompressed, as `numpy.savez` would. Arrays of objects are refused.
-    force : bool
-        Replace an existing file, which hands on its permissions. Without it no existing file is replaced, not
-        even one that appears in between. A symbolic link is itself replaced; what it points to is left alone.
-
-    Raises
-    ------
-    FileError
-        The target exists, is a folder, cannot be written to, or the disk is full.
-    """
-    check_target(path, force=force)
-    where = shown(path, 1000)
+def check_arrays(function: str, arrays: object) -> None:
+    """Raise a TypeError for anything but names and arrays: what looks like one has no type of its own to be kept."""
+    if not isinstance(arrays, Mapping):
+        refuse_type(function, "arrays", "a mapping of names to arrays", arrays, "give a dict")
+    faults = Faults(function)
     for name, array in arrays.items():
-        _check_writable(f"{where}: {shown(name, 60)}", name, array)
-    total = sum(array.nbytes for array in arrays.values())
-    write_whole(path, lambda temporary: _write_npz(temporary, arrays, mode_of(path)), total, force)
+        argument = f"arrays['{shown(name, 60)}']"
+        if isinstance(array, np.ma.MaskedArray):
+            faults.type(argument, "an array without a mask", "a masked one", "fill it: x.filled(0)")
+        elif not isinstance(array, np.ndarray | np.generic):
+            faults.type(argument, "an array", given_as(array), "make it one by np.asarray")
+    faults.raise_any()
 
 
 def write_bytes(path: PathLike, data: bytes, *, ending: str, force: bool = False) -> None:
@@ -131,6 +107,9 @@ def write_bytes(path: PathLike, data: bytes, *, ending: str, force: bool = False
     FileError
         The target has another ending, exists, is a folder, cannot be written to, or the disk is full.
     """
+    check_path("write_bytes", path)
+    if not isinstance(data, bytes | bytearray | memoryview):
+        refuse_type("write_bytes", "data", "bytes", data, "encode it")
     check_target(path, force=force, ending=ending)
     write_whole(path, lambda temporary: _write_bytes(temporary, data, mode_of(path)), len(data), force)
 
@@ -155,10 +134,16 @@ def write_text(path: PathLike, text: str) -> None:
     ...     read_text(path)
     'one\\r\\ntwo'
     """
+    where = shown(check_path("write_text", path), 1000)
+    if not isinstance(text, str):
+        refuse_type("write_text", "text", "str", text, "decode it")
+    try:
+        data = text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise file_error(where, "a text that UTF-8 can hold", "one with lone surrogates", "replace them") from error
     check_folder(path)
     if os.path.lexists(path):
-        _check_replaceable(path, shown(path, 1000), force=True)
-    data = text.encode("utf-8")
+        _check_replaceable(path, where, force=True)
     write_whole(path, lambda temporary: _write_bytes(temporary, data, mode_of(path)), len(data), force=True)
 
 
@@ -172,8 +157,7 @@ def write_whole(path: PathLike, write: Callable[[str], None], size: int, force: 
     except FileExistsError as error:
         raise _exists(where) from error
     except OSError as error:
-        expected, got = f"to write {size} bytes", f"'{error.strerror or error}'"
-        raise file_error(where, expected, got, "make room or name another folder") from error
+        raise system_error(error, where, f"to write {size} bytes", "make room or name another folder") from error
     finally:
         with suppress(OSError):  # gone where it now has the name
             os.unlink(temporary)
@@ -202,13 +186,6 @@ def new_file(path: str, mode: int | None) -> Iterator[IO[bytes]]:
 def _write_bytes(path: str, data: bytes, mode: int | None) -> None:
     with new_file(path, mode) as file:
         file.write(data)
-
-
-def _write_npz(path: str, arrays: Mapping[str, NDArray[Any]], mode: int | None) -> None:
-    with new_file(path, mode) as file, zipfile.ZipFile(file, "w") as archive:
-        for name, array in arrays.items():
-            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, array, allow_pickle=False)
 
 
 def _publish(temporary: str, path: PathLike, force: bool) -> None:

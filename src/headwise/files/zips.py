@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from headwise.files.beginnings import check_beginning
-from headwise.files.errors import AGAIN, PathLike, file_error, shown
-from headwise.files.opening import open_regular
+from headwise.files.errors import AGAIN, file_error, shown
+from headwise.files.opening import Origin, open_again
 
 _LOCAL = b"PK\x03\x04"
 _FIXED = 30  # bytes of a member's own header, before its name and extras
@@ -18,7 +18,7 @@ _SLACK = 1 << 20
 
 
 @contextmanager
-def open_archive(path: PathLike, data: mmap.mmap, where: str) -> Iterator[zipfile.ZipFile]:
+def open_archive(origin: Origin, data: mmap.mmap, where: str) -> Iterator[zipfile.ZipFile]:
     """Open a zip file, which is also mapped as `data`, if the objects made of its directory do not outgrow it."""
     end = _end_of(data)
     if end < 0:
@@ -30,8 +30,7 @@ def open_archive(path: PathLike, data: mmap.mmap, where: str) -> Iterator[zipfil
     most = (len(data) + _SLACK) // _PER_BYTE
     if size > most:
         raise file_error(where, f"a directory of at most {most} bytes", size, "save fewer or larger arrays in it")
-    file, _ = open_regular(path, where)
-    with file, zipfile.ZipFile(file) as archive:
+    with open_again(origin, where) as file, zipfile.ZipFile(file) as archive:
         yield archive
 
 
@@ -55,11 +54,17 @@ def stored_at(data: mmap.mmap, info: zipfile.ZipInfo, where: str) -> tuple[int, 
     named = f"{where}: {shown(info.filename, 60)}"
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1 or info.compress_size != info.file_size:
         raise file_error(named, "a member stored as it is", "a compressed or encrypted one", AGAIN)
+    return member_at(data, info, where), info.file_size
+
+
+def member_at(data: mmap.mmap, info: zipfile.ZipInfo, where: str) -> int:
+    """Return where the bytes of a member begin, all of which the file holds."""
+    named = f"{where}: {shown(info.filename, 60)}"
     head = data[info.header_offset : info.header_offset + _FIXED]
     if len(head) < _FIXED or head[:4] != _LOCAL:
         raise file_error(named, f"a member at byte {info.header_offset}", "none", AGAIN)
     skipped = int.from_bytes(head[26:28], "little") + int.from_bytes(head[28:30], "little")
     begin = info.header_offset + _FIXED + skipped
-    if begin + info.file_size > len(data):
-        raise file_error(named, f"{info.file_size} bytes", f"{max(len(data) - begin, 0)}", AGAIN)
-    return begin, info.file_size
+    if begin + info.compress_size > len(data):
+        raise file_error(named, f"{info.compress_size} bytes", f"{max(len(data) - begin, 0)}", AGAIN)
+    return begin

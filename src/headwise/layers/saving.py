@@ -58,6 +58,8 @@ def save(layer: MultiHeadAttention, path: str | os.PathLike[str], *, force: bool
     ...     print((load(path).w_k == layer.w_k).all())
     True
     """
+    from headwise import files  # where files are written: it is not needed to compute
+
     faults = Faults("save")
     if not isinstance(layer, MultiHeadAttention):
         faults.type("layer", "a MultiHeadAttention", given_as(layer))
@@ -70,7 +72,7 @@ def save(layer: MultiHeadAttention, path: str | os.PathLike[str], *, force: bool
     held = {name: np.asarray(getattr(layer, name)) for name in _ARRAYS if getattr(layer, name, None) is not None}
     if os.fspath(path).lower().endswith(".npz"):
         for name, x in (held | arrays).items():
-            if x.dtype.kind == "V":  # bfloat16: NumPy's files do not keep its name
+            if not files.npz_keeps(x.dtype):  # bfloat16
                 faults.type(name, "a type of NumPy's own in an .npz file", str(x.dtype), "name it .safetensors")
     faults.raise_any()
     numbers = {"n_heads": layer.n_heads, "n_kv_heads": layer.n_kv_heads, "d_head": layer.d_head}

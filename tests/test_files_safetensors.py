@@ -133,17 +133,23 @@ def test_a_file_of_no_arrays(tmp_path):
     assert dict(open_checkpoint(saved(tmp_path / "a.safetensors", {}))) == {}
 
 
-def test_without_ml_dtypes_the_error_gives_the_command(tmp_path, monkeypatch):
-    write_safetensors(tmp_path / "a.safetensors", {"w": ARRAYS["bfloat"]})
-    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
-    with pytest.raises(
-        FileError, match=r"w: expected the package ml_dtypes, for bfloat16, got none; pip install 'headwise\[weights\]'"
+@pytest.mark.parametrize("key", ["bfloat", "e4m3", "e5m2"])
+def test_without_ml_dtypes_all_is_told_and_reading_gives_the_command(tmp_path, monkeypatch, key):
+    write_safetensors(tmp_path / "a.safetensors", {"plain": np.ones(2), "w": ARRAYS[key]})
+    known = open_checkpoint(tmp_path / "a.safetensors").tensor("w")
+    old = type(sys)("ml_dtypes")
+    old.__version__ = "0.1"
+    for present, expected in (
+        (None, f"w: expected the package ml_dtypes, for {known.type}, got none; pip install 'headwise[weights]'"),
+        (old, f"w: expected a version of ml_dtypes with {known.type}, got version 0.1; pip install .* --upgrade"),
     ):
-        open_checkpoint(tmp_path / "a.safetensors")
-    monkeypatch.setitem(sys.modules, "ml_dtypes", type(sys)("ml_dtypes"))
-    sys.modules["ml_dtypes"].__version__ = "0.1"
-    with pytest.raises(FileError, match=r"a version of ml_dtypes with bfloat16, got version 0\.1; .* --upgrade"):
-        open_checkpoint(tmp_path / "a.safetensors")
+        monkeypatch.setitem(sys.modules, "ml_dtypes", present)
+        checkpoint = open_checkpoint(tmp_path / "a.safetensors")
+        told = checkpoint.tensor("w")
+        assert (told.shape, told.type, told.dtype.itemsize) == (known.shape, known.type, known.dtype.itemsize)
+        assert np.array_equal(checkpoint["plain"], np.ones(2))
+        with pytest.raises(FileError, match=expected.replace("[", r"\[")):
+            checkpoint["w"]
 
 
 def test_every_type_of_the_table_is_tested():

@@ -1,5 +1,6 @@
 """files/torch_pickle, pickles: files of PyTorch itself, read without it; what is no tensor is refused by its name."""
 
+import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -39,6 +40,22 @@ def test_types_that_came_later():
     assert {key: (array.dtype, array.astype(float).tolist()) for key, array in read.items()} == {
         name: (dtype(name), [0, 1, 2, 3, 4, 5]) for name in NEW_TYPES
     }
+
+
+@pytest.mark.parametrize("name", ["zip.pt", "legacy.bin", "new_types.pth"])
+def test_without_ml_dtypes_its_types_are_told_and_the_others_read(name, monkeypatch):
+    known = open_checkpoint(DATA / name)
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)
+    read = open_checkpoint(DATA / name)
+    assert [read.tensor(key).type for key in read] == [known.tensor(key).type for key in known]
+    lacking = {"bfloat16", "float8_e4m3fn", "float8_e5m2"} & {known.tensor(key).type for key in known}
+    assert lacking
+    for key in read:
+        if (kind := known.tensor(key).type) in lacking:
+            with pytest.raises(FileError, match=rf"{key}: expected the package ml_dtypes, for {kind}, got none; pip"):
+                read[key]
+        else:
+            assert bits(read[key]) == bits(known[key])
 
 
 def test_the_one_dictionary_of_tensors_is_found():

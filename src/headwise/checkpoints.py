@@ -114,7 +114,7 @@ def describe(path: PathLike, n_heads: int | None = None, n_kv_heads: int | None 
         arrays=len(tensors),
         numbers=sum(sizes),
         bytes=sum(size * tensor.dtype.itemsize for size, tensor in zip(sizes, tensors, strict=True)),
-        dtypes=sorted({str(tensor.dtype) for tensor in tensors}),
+        dtypes=sorted({tensor.type for tensor in tensors}),
         files=len({tensor.file for tensor in tensors}),
         layers={layer.prefix: _kind(layer) for layer in sorted(layers, key=lambda layer: _counted(layer.prefix))},
     )

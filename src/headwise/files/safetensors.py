@@ -16,7 +16,7 @@ from headwise.files.beginnings import check_beginning
 from headwise.files.errors import AGAIN, PathLike, file_error, reading, shown
 from headwise.files.json_parts import Reader
 from headwise.files.opening import check_path, map_file, refuse_type
-from headwise.files.tensors import MOST_AXES, Entry, Tensor, check_axes, checked, count, extra_dtype, view
+from headwise.files.tensors import MOST_AXES, Entry, Tensor, check_axes, checked, count, extra_dtype, name_of, view
 from headwise.files.writing import check_arrays, check_target, mode_of, new_file, write_whole
 
 LONGEST_HEADER = 100_000_000  # bytes, as in the format's library
@@ -122,7 +122,7 @@ def _read_item(reader: Reader, dtypes: dict[str, np.dtype[Any]]) -> _Item:
         raise file_error(where, "a dtype, a shape and two data_offsets", "less", AGAIN)
     promised, (begin, end) = count(shape, dtype.itemsize, where) * dtype.itemsize, span
     if end - begin != promised:
-        expected = f"the {promised} bytes of {shown(f'{dtype} {shape}', 80)}"
+        expected = f"the {promised} bytes of {shown(f'{name_of(dtype)} {shape}', 80)}"
         raise file_error(where, expected, f"data_offsets {begin} to {end}", AGAIN)
     return _Item(dtype, shape, begin, end)
 
@@ -131,7 +131,7 @@ def _dtype(name: str, known: dict[str, np.dtype[Any]], where: str) -> np.dtype[A
     if name not in _DTYPES:
         raise file_error(where, f"one of {', '.join(_DTYPES)}", f"dtype '{shown(name, 60)}'", "save it as another")
     if name not in known:
-        known[name] = extra_dtype(_DTYPES[name], where) if name in _EXTRA else np.dtype(_DTYPES[name])
+        known[name] = extra_dtype(_DTYPES[name]) if name in _EXTRA else np.dtype(_DTYPES[name])
     return known[name]
 
 

@@ -3,7 +3,7 @@
 import math
 import mmap
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -13,6 +13,8 @@ from headwise.files.errors import AGAIN, file_error, shown
 
 MOST_AXES = 32  # NumPy 1 has no more
 _INSTALL = "pip install 'headwise[weights]'"
+_BYTES = {"bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
+_LACKING = "lacking"
 
 
 class Tensor(NamedTuple):
@@ -23,14 +25,21 @@ class Tensor(NamedTuple):
     shape : tuple of int
         Its sizes.
     dtype : dtype
-        Its type of numbers; bfloat16 and the types of 8 bits are those of `ml_dtypes`.
+        Its type of numbers; bfloat16 and the types of 8 bits are those of `ml_dtypes`, without which they are void and
+        reading the array says so.
     file : str
         The file, or the file in a folder, that holds it.
+    type : str
+        The name of its type of numbers.
     """
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     file: str
+
+    @property
+    def type(self) -> str:
+        return name_of(self.dtype)
 
 
 class Entry(NamedTuple):
@@ -40,17 +49,34 @@ class Entry(NamedTuple):
     read: Callable[[], NDArray[Any]]
 
 
-def extra_dtype(name: str, where: str) -> np.dtype[Any]:
-    """Return a type of numbers that `ml_dtypes` brings, such as bfloat16."""
+def extra_dtype(name: str) -> np.dtype[Any]:
+    """Return a type of numbers that `ml_dtypes` brings, such as bfloat16.
+
+    Where that is not installed, or too old, it is one of as many bytes that knows the name, and arrays of it are not
+    read: what a file holds can be told all the same.
+    """
     try:
         import ml_dtypes
-    except ImportError as error:
-        raise file_error(where, f"the package ml_dtypes, for {name}", "none", _INSTALL) from error
-    found: type[np.generic] | None = getattr(ml_dtypes, name, None)
-    if found is None:
+
+        found: type[np.generic] | None = getattr(ml_dtypes, name, None)
         got = f"version {ml_dtypes.__version__}"
-        raise file_error(where, f"a version of ml_dtypes with {name}", got, f"{_INSTALL} --upgrade")
+    except ImportError:
+        found, got = None, "none"
+    if found is None:
+        return np.dtype(f"V{_BYTES[name]}", metadata={_LACKING: (name, got)})
     return np.dtype(found)
+
+
+def name_of(dtype: np.dtype[Any]) -> str:
+    """Return the name of a type, also of one that is lacking here."""
+    name, _ = _lacking(dtype)
+    return name or str(dtype)
+
+
+def _lacking(dtype: np.dtype[Any]) -> tuple[str, str]:
+    """The name of a type that is lacking here and what is there instead; two empty texts of any other."""
+    said: Mapping[str, tuple[str, str]] = dtype.metadata or {}
+    return said.get(_LACKING, ("", ""))
 
 
 def check_axes(axes: int, where: str, remedy: str = AGAIN) -> None:
@@ -83,7 +109,12 @@ def view(
 
 
 def checked(array: NDArray[Any], where: str) -> NDArray[Any]:
-    """Return an array, if its bytes are values of its type: for bool, 0 and 1 alone are."""
+    """Return an array, if its type is here and its bytes are values of that: for bool, 0 and 1 alone are."""
+    name, got = _lacking(array.dtype)
+    if name and got == "none":
+        raise file_error(where, f"the package ml_dtypes, for {name}", got, _INSTALL)
+    if name:
+        raise file_error(where, f"a version of ml_dtypes with {name}", got, f"{_INSTALL} --upgrade")
     if array.dtype == np.bool_ and array.size and (most := int(array.view(np.uint8).max())) > 1:
         raise file_error(where, "bool values of 0 or 1", shown(most), "save it with dtype bool again")
     return array

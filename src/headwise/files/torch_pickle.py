@@ -117,9 +117,9 @@ def _load_storage(found: dict[str, _Storage], where: str, persistent: Any) -> _S
     return storage
 
 
-def _dtype(name: str, where: str) -> np.dtype[Any]:
+def _dtype(name: str) -> np.dtype[Any]:
     ours = _TYPES[name][1]
-    return np.dtype(ours) if ours else extra_dtype(name, where)
+    return np.dtype(ours) if ours else extra_dtype(name)
 
 
 def _numbers(values: Any, words: str, where: str) -> tuple[int, ...]:
@@ -135,8 +135,8 @@ def _entry(data: mmap.mmap, view: _View, place: Callable[[_Storage], int], name:
     strides, (offset,) = _numbers(view.strides, "strides", named), _numbers((view.offset,), "an offset", named)
     if not isinstance(storage, _Storage) or view.type is None or len(strides) != len(shape):
         raise file_error(named, "a storage, its type, and a stride for each axis", "others", AGAIN)
-    dtype = _dtype(view.type, named)
-    held = storage.size * (1 if storage.type is None else _dtype(storage.type, named).itemsize) // dtype.itemsize
+    dtype = _dtype(view.type)
+    held = storage.size * (1 if storage.type is None else _dtype(storage.type).itemsize) // dtype.itemsize
     size = count(shape, dtype.itemsize, named)
     last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True)) if size else offset
     if last >= held + (not size) or size > held:
@@ -206,7 +206,7 @@ def _entries(
         if storage.key not in places:
             raise file_error(where, f"storage '{shown(storage.key, 60)}'", "none", AGAIN)
         begin, held = places[storage.key]
-        itemsize = 1 if storage.type is None else _dtype(storage.type, where).itemsize
+        itemsize = 1 if storage.type is None else _dtype(storage.type).itemsize
         if storage.size * itemsize != held:
             expected = f"{storage.size * itemsize} bytes in storage '{shown(storage.key, 60)}'"
             raise file_error(where, expected, held, AGAIN)
@@ -267,7 +267,7 @@ def _places(
             raise file_error(where, "the keys of its storages, each once", f"'{shown(_word(key), 60)}'", AGAIN)
         kind = found[key].type
         size = int.from_bytes(data[at : at + 8], "little", signed=True)
-        held = size * (1 if kind is None else _dtype(kind, where).itemsize)
+        held = size * (1 if kind is None else _dtype(kind).itemsize)
         if len(data) - at < 8 or not 0 <= held <= len(data) - at - 8:
             got = len(data) - at
             raise file_error(where, f"storage '{shown(key, 60)}' of {size} numbers", f"{got} bytes", AGAIN)

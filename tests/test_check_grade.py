@@ -33,6 +33,7 @@ STYLES = {  # solution -> the exercises in it
     "linear_class": "layer",
     "interview": "attention",
     "keras_names": "attention layer",
+    "tiled": "softmax attention causal_mask multi_head layer",
 }
 QUIET = {"q": np.eye(3), "k": np.eye(3), "v": np.eye(3)}
 

@@ -30,9 +30,19 @@ FOLDED = """\
         return np.stack(np.split(out[0], b, axis=-2)), w[0]
 """
 
+KEYS = "        k_tile, v_tile = k[..., keys, :], v[..., keys, :]\n"
+TOTAL, OUT = "total * shrink + np.sum", "out * shrink + e"
+FILLED = """\
+        bare = -k_tile.shape[-2] % TILE
+        filled = lambda x: np.concatenate([x, np.zeros((*x.shape[:-2], bare, x.shape[-1]))], axis=-2)
+        k_tile, v_tile = filled(k_tile), filled(v_tile)
+"""
+FILLED_MASK = "np.concatenate([mask[..., keys], np.zeros((*mask.shape[:-1], bare), bool)], -1)"
+
 WRONG = {
     "no max subtraction": [(SHIFT, "x")],
     "max over the whole array": [(SHIFT, "x - np.max(x)")],
+    "maximum starts at 0": [(SHIFT, "x - np.max(x, axis=axis, keepdims=True, initial=0)")],
     "softmax not normalised": [(f"exps / {SUM}", "exps")],
     "epsilon in the denominator": [(SUM, f"({SUM} + 1e-6)")],
     "sum without keepdims": [(SUM, "np.sum(exps, axis=axis)")],
@@ -99,6 +109,14 @@ WRONG = {
     ],
     "scores returned as weights": [(PRODUCT, "return np.matmul(weights, v), scores")],
     "batch leak": [(IN_ATTENTION, IN_ATTENTION + FOLDED)],
+    "earlier tiles not rescaled": [(TOTAL, "total + np.sum"), (OUT, "out + e")],
+    "last partial tile dropped": [("range(0, k.shape[-2], TILE)", "range(0, k.shape[-2] // TILE * TILE, TILE)")],
+    "padding of the last tile attended": [
+        (KEYS, KEYS + FILLED),
+        ("(mask[..., keys], scores", f"({FILLED_MASK}, scores"),
+    ],
+    "offset of the tile forgotten in the mask": [("mask[..., keys], s", "mask[..., : k_tile.shape[-2]], s")],
+    "NaN from a tile without visible keys": [("np.where(np.isneginf(now), 0, now)", "now")],
     "causal off by one (strict)": [(TRIANGLE, "np.tril(np.ones((n, n), dtype=bool), -1)")],
     "causal off by one (one ahead)": [(TRIANGLE, "np.tril(np.ones((n, n), dtype=bool), k=1)")],
     "causal transposed": [(TRIANGLE, f"{TRIANGLE}.T")],
@@ -159,6 +177,13 @@ WRONG = {
 }
 
 
+TILED = list(WRONG)[list(WRONG).index("earlier tiles not rescaled") :][:5]  # made in tests/solutions/tiled.py
+
+
+def made(name):
+    return solution("tiled" if name in TILED else "textbook", *WRONG[name])
+
+
 def graded(*changes):
     return grade(solution("textbook", *changes))
 
@@ -181,7 +206,7 @@ def test_the_textbook_passes_with_remarks():
 
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.name)
 def test_each_mistake_is_caught_and_named_wherever_it_can_be_made(mistake):
-    report = graded(*WRONG[mistake.name])
+    report = grade(made(mistake.name))
     assert not report.passed
     assert report.score < report.maximum
     told = {exercise for exercise, name in named(report) if mistake.name in name.split(" + ")}

@@ -1,7 +1,7 @@
 """What a solution is asked, a table: what is claimed, what it counts, and where to look when it does not hold.
 
-The calls and the judges stand in questions.py, questions_heads.py and remarks.py. A check for other languages and
-kernels is another row.
+The calls and the judges stand in questions.py, questions_heads.py, questions_long.py and remarks.py. A check for other
+languages and kernels is another row.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,6 +12,7 @@ import numpy as np
 from headwise.check import judging, remarks
 from headwise.check import questions as ask
 from headwise.check import questions_heads as of_heads
+from headwise.check import questions_long as of_many
 from headwise.check.answers import right
 from headwise.check.calls import Call, Result
 from headwise.check.judging import Evidence
@@ -73,6 +74,10 @@ _HEADS = (
     "head_h = attention(x w_q, x w_k, x w_v), each on columns h d_head to (h + 1) d_head; out = [head_0 ... head_H] w_o"
 )
 _TRIANGLE = "mask[i, j] = (j <= i)"
+_TILES = (
+    "for each tile: new = max(old, max of its scores); shrink = exp(old - new); e = exp(scores - new); "
+    "sum = shrink * sum + e.sum(); out = shrink * out + e v; at the end out / sum"
+)
 
 CHECKS: tuple[Check, ...] = (
     Check(
@@ -328,6 +333,26 @@ CHECKS: tuple[Check, ...] = (
         divisible=True,
     ),
     Check(
+        "many_keys",
+        "attention",
+        "With hundreds of keys, and a maximum that grows or falls along them, out is right",
+        1,
+        "what is carried from one tile of keys to the next, and the last tile, which is not full",
+        _TILES,
+        of_many.many_keys,
+        of_many.judge_many_keys,
+    ),
+    Check(
+        "many_keys_masked",
+        "attention",
+        "With hundreds of keys out is right where a mask hides whole tiles, a part of the last, or the future",
+        1,
+        "which part of the mask belongs to a tile, and what a tile gives of which nothing is seen",
+        _TILES,
+        of_many.many_keys_masked,
+        of_many.judge_many_keys_masked,
+    ),
+    Check(
         "no_key",
         "attention",
         "What a query gives that may attend to nothing",
@@ -442,6 +467,17 @@ CHECKS: tuple[Check, ...] = (
         divisible=True,
     ),
     Check(
+        "many_tokens",
+        "multi_head",
+        "With hundreds of tokens, causal or not, the result is right",
+        1,
+        "what is carried from one tile of keys to the next, and where the diagonal runs in a tile",
+        _TILES,
+        of_many.many_tokens,
+        of_many.judge_many_tokens,
+        divisible=True,
+    ),
+    Check(
         "layer_values",
         "layer",
         "layer(x) is multi-head attention with the layer's own weights",
@@ -480,6 +516,17 @@ CHECKS: tuple[Check, ...] = (
         _SOFTMAX,
         of_heads.large_layers,
         ask.judge_large,
+        divisible=True,
+    ),
+    Check(
+        "layer_many_tokens",
+        "layer",
+        "With a hundred tokens and more, causal or not, the result is right",
+        1,
+        "what is carried from one tile of keys to the next, and where the diagonal runs in a tile",
+        _TILES,
+        of_many.many_in_layers,
+        of_many.judge_many_tokens,
         divisible=True,
     ),
     Check(

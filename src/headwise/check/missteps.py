@@ -58,6 +58,11 @@ def one_max(x: Array, axis: Any) -> Array:
     return np.asarray(e / e.sum(axis=axis, keepdims=True))
 
 
+def max_from_0(x: Array, axis: Any) -> Array:
+    """The largest number so far, which was 0 before the first."""
+    return no_max(x - np.maximum(0, x.max(axis=axis, keepdims=True)), axis)
+
+
 def sum_of_last(x: Array, axis: Any) -> Array:
     e = np.exp(x - x.max(axis=axis, keepdims=True))
     return np.asarray(e / e.sum(axis=axis))

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from headwise.check import missteps as bad
+from headwise.check import missteps_tiles as tiles
 from headwise.check.answers import Parts, attend, composed, drawn, hide, right
 from headwise.check.calls import Call, Result
 from headwise.core.shapes import Array
@@ -42,6 +43,8 @@ class Mistake(NamedTuple):
     sure : callable or None
         With ``trace``, what proves it: ``sure(call, result, right)`` for any call. Without a proof it is told only if
         another exercise has one.
+    alone : bool
+        Whether it is not looked for together with a second one, as where it has very many variants.
     """
 
     name: str
@@ -55,6 +58,7 @@ class Mistake(NamedTuple):
     variants: tuple[dict[str, Any], ...] = ()
     trace: Callable[[Call, Result, Result], bool | None] | None = None
     sure: Callable[[Call, Result, Result], bool] | None = None
+    alone: bool = False
 
 
 _S, _A, _C, _H = ("softmax",), ("attention", "multi_head", "layer"), ("causal_mask",), ("multi_head", "layer")
@@ -84,6 +88,14 @@ MISTAKES: tuple[Mistake, ...] = (
         "one maximum is subtracted from all rows: in a row far below it every exponential is 0, and 0 / 0 is NaN",
         "take the maximum along the axis of the softmax: x.max(axis=axis, keepdims=True)",
         {"softmax": bad.one_max},
+    ),
+    Mistake(
+        "maximum starts at 0",
+        _EVERY,
+        "the search for the maximum began with 0: of scores far below it every exponential is 0, and 0 / 0 is NaN",
+        "begin with -np.inf, or take x.max(axis, keepdims=True)",
+        {"softmax": bad.max_from_0},
+        variants=({"softmax": bad.nan_as_0(bad.max_from_0)},),
     ),
     Mistake(
         "softmax not normalised",
@@ -444,6 +456,64 @@ MISTAKES: tuple[Mistake, ...] = (
         "the items of the batch were laid end to end: queries of one attend to keys of another",
         "keep the batch axis in front: matmul takes each item by itself",
         {"attend": bad.folded},
+    ),
+    Mistake(
+        "earlier tiles not rescaled",
+        _A,
+        "at a tile with a larger maximum, what tiles before gave to out, to the sum or to both was left as it was",
+        "at each tile multiply both by exp(old_max - new_max) before adding to them",
+        _weigh(tiles.not_rescaled(tiles.SIZES[0])),
+        variants=tuple(
+            _weigh(tiles.not_rescaled(size, **how))
+            for how in ({}, {"total": False}, {"out": False}, {"own": True})
+            for size in tiles.SIZES
+        )[1:],
+        alone=True,
+    ),
+    Mistake(
+        "last partial tile dropped",
+        _A,
+        "only whole tiles of keys were gone through: the keys after the last of them are lost",
+        "for start in range(0, n_k, tile), and slice: k[start : start + tile] ends where the keys end",
+        _weigh(tiles.last_dropped(tiles.SIZES[0])),
+        variants=tuple(_weigh(tiles.last_dropped(size)) for size in tiles.SIZES[1:]),
+        alone=True,
+    ),
+    Mistake(
+        "padding of the last tile attended",
+        _A,
+        "the last tile was filled up with keys of 0, and these took their share: exp(0) is no small weight",
+        "set the scores of the filled-up keys to -inf, with a mask and without",
+        _weigh(tiles.padding_seen(tiles.SIZES[0], masked=False)),
+        variants=tuple(
+            _weigh(tiles.padding_seen(size, masked=masked)) for masked in (False, True) for size in tiles.SIZES
+        )[1:],
+        alone=True,
+    ),
+    Mistake(
+        "offset of the tile forgotten in the mask",
+        _A,
+        "each tile was masked like the first: the mask, or causal's j <= i, was read with indices within the tile",
+        "mask[..., i0 : i0 + tile, j0 : j0 + tile]; causal is j0 + j <= i0 + i",
+        _weigh(tiles.offset_forgotten(tiles.SIZES[0], queries=True, keys=True)),
+        variants=(
+            *(
+                _weigh(tiles.offset_forgotten(size, queries=queries, keys=keys))
+                for queries, keys in ((True, True), (False, True), (True, False))
+                for size in tiles.SIZES
+            ),
+            *({"triangle": tiles.local_triangle(size)} for size in tiles.SIZES),
+        )[1:],
+        alone=True,
+    ),
+    Mistake(
+        "NaN from a tile without visible keys",
+        _A,
+        "where a query sees nothing in the first tile, -inf was subtracted from -inf: NaN, which stays in both sums",
+        "subtract 0 where the maximum is still -inf: np.where(np.isneginf(new_max), 0, new_max)",
+        _weigh(tiles.blind_at_first(tiles.SIZES[0])),
+        variants=tuple(_weigh(tiles.blind_at_first(size)) for size in tiles.SIZES[1:]),
+        alone=True,
     ),
     Mistake(
         "causal off by one (strict)",

@@ -227,7 +227,12 @@ class _Naming:
         assert parts is not None
         key = id(parts), id(call)
         if key not in self._given:
-            self._given[key] = composed(parts, call, got.params)
+            made = composed(parts, call, got.params)
+            if got.weights is None:
+                made = made._replace(weights=None)
+            if made.weights is not None and made.weights.size > _MOST_KEPT:
+                return made
+            self._given[key] = made
         return self._given[key]
 
 
@@ -245,6 +250,7 @@ _WORDS, _NUMBER = 1, 2  # what proves a mistake
 _SHORT = 1e-5  # what float32 costs in a few products
 _FLOAT32 = next(mistake for mistake in MISTAKES if mistake.name == "float32 inside")
 _TRIED = 3  # variants of each of two mistakes at once
+_MOST_KEPT = 4096  # weights of one call by one way: those of many tokens are made again, there are thousands of ways
 
 
 # ------------------------------------------------------------------------------------------- ways
@@ -257,7 +263,7 @@ def _single(exercise: str) -> list[_Way]:
 @cache
 def _pairs(exercise: str) -> list[_Way]:
     """Two mistakes of an exercise made at once, in steps that do not exclude each other."""
-    single = [m for m in MISTAKES if m.detect is None and exercise in m.exercises]
+    single = [m for m in MISTAKES if m.detect is None and exercise in m.exercises and not m.alone]
     both = [_both(a, b) for a, b in combinations(single, 2) if not set(a.parts) & set(b.parts)]
     return [way for pair in both for way in _ways(pair)]
 

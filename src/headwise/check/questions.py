@@ -318,6 +318,7 @@ def large(rng: Rng) -> list[Call]:
     mask = some(rng, 4, 6)
     low = {**args, "q": np.tile([-1e5, 0.0, 0.0], (4, 1)), "k": 1e-5 * args["k"]}
     low["k"][:, 0] += np.where(mask[0], 1.0, 0.0)  # visible scores of -6e4, hidden ones near 0
+    deep = {**low, "k": 1e-5 * args["k"] + np.array([1.0, 0.0, 0.0])}  # none of them near 0
     return [
         attention(**args),
         attention(**{**args, "q": 1e4 * args["q"]}),
@@ -326,6 +327,7 @@ def large(rng: Rng) -> list[Call]:
         attention(**args, mask=mask),
         attention(**far, mask=mask),
         attention(**low, mask=np.tile(mask[0], (4, 1))),
+        attention(**deep),
     ]
 
 

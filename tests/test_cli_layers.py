@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import headwise as hw
-from headwise import checkpoints, console, demo, files
+from headwise import checkpoints, console, demo, files, layer_runs, model_configs
 from headwise.cli import main
 
 Capture = pytest.CaptureFixture[str]
@@ -166,11 +166,11 @@ def test_layer_1_is_not_layer_10(capsys: Capture) -> None:
 def test_a_target_that_appears_meanwhile_is_not_replaced(capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     fixture = place("bert")
 
-    def run_layer(*given: Any, run: Any = checkpoints.run_layer, **options: Any) -> Any:
+    def run_layer(*given: Any, run: Any = layer_runs.run_layer, **options: Any) -> Any:
         Path("out.npz").write_bytes(b"precious")
         return run(*given, **options)
 
-    monkeypatch.setattr(checkpoints, "run_layer", run_layer)
+    monkeypatch.setattr(layer_runs, "run_layer", run_layer)
     assert main(arguments(fixtures.BY_NAME["bert"], fixture)) == 2
     assert "out.npz: expected a new name, got one that exists" in capsys.readouterr().err
     assert Path("out.npz").read_bytes() == b"precious"
@@ -228,12 +228,25 @@ def test_info_lists_the_layer_of_every_fixture(row: fixtures.Row, capsys: Captur
     assert value["config"] == "config.json"
 
 
+BESIDES = [
+    ("qwen3", "q/k norms"),
+    ("qwen2", "biases"),
+    ("llama", None),
+    ("torch-widths", "biases, cross attention, keys of other tokens, kdim 24, vdim 20"),
+    ("torch-bias-kv", "biases, bias_k and bias_v"),
+    ("t5-decoder", "a table of relative positions"),
+    ("t5-cross", "cross attention, keys of other tokens"),
+]
+
+
 @pytest.mark.usefixtures("folder")
-@pytest.mark.parametrize(("name", "besides"), [("qwen3", "q/k norms"), ("qwen2", "biases"), ("llama", "-")])
-def test_info_says_what_a_layer_has_besides(capsys: Capture, name: str, besides: str) -> None:
+@pytest.mark.parametrize(("name", "besides"), BESIDES)
+def test_info_says_what_a_layer_has_besides(capsys: Capture, name: str, besides: str | None) -> None:
     place(name)
     assert main(["info", "model.safetensors"]) == 0
-    assert re.search(rf"^ *1 +llama .* yes +half +{besides}$", capsys.readouterr().out, re.MULTILINE)
+    text = capsys.readouterr().out
+    assert re.findall(r"^kind 1  (.*)$", text, re.MULTILINE) == ([] if besides is None else [besides])
+    assert [line for line in text.splitlines() if console.width(line) > 80] == []
 
 
 def many(prefixes: list[str], n_q: int = 8, n_kv: int = 2) -> dict[str, Any]:
@@ -258,8 +271,8 @@ def test_info_prints_kinds_and_prefixes_in_the_order_of_their_numbers(capsys: Ca
     assert re.search(r"^arrays  25 of float16, float32, [\d,]+ numbers, [\d.]+ KiB$", text, re.MULTILINE)
     assert re.search(r"^config  no config\.json beside it$", text, re.MULTILINE)
     assert re.search(r"^layers  6 of attention, of 2 kinds$", text, re.MULTILINE)
-    assert re.search(r"^ *1 +llama +48 +8 +2 +4 +yes +half +-$", text, re.MULTILINE)
-    assert re.search(r"^ *2 +llama +48 +8 +8 +4 +no +half +-$", text, re.MULTILINE)
+    assert re.search(r"^ *1 +llama +48 +8 +2 +4 +yes +half$", text, re.MULTILINE)
+    assert re.search(r"^ *2 +llama +48 +8 +8 +4 +no +half$", text, re.MULTILINE)
     rows = [line.split() for line in lines[lines.index("Layers, by prefix") + 3 :]]
     assert rows == [["1", f"{prefix}.self_attn"] for prefix in prefixes] + [["2", "other.self_attn"]]
     assert [line for line in lines if console.width(line) > 80] == []
@@ -271,8 +284,8 @@ def test_info_says_where_heads_are_not_known(capsys: Capture) -> None:
     assert main(["info", "model.safetensors"]) == 0
     text = capsys.readouterr().out
     assert "\nheads   said by neither arrays nor config: pass --n-heads\n" in text
-    assert re.search(r"^kind +pattern +d_model +heads +d_q +d_kv +grouped +rope +besides$", text, re.MULTILINE)
-    assert re.search(r"^ *1 +llama +48 +- +32 +8 +yes +half +-$", text, re.MULTILINE)
+    assert re.search(r"^kind +pattern +d_model +heads +d_q +d_kv +grouped +rope$", text, re.MULTILINE)
+    assert re.search(r"^ *1 +llama +48 +- +32 +8 +yes +half$", text, re.MULTILINE)
 
 
 @pytest.mark.usefixtures("folder")
@@ -336,6 +349,9 @@ def make_hostile() -> None:
     np.save("complex.npy", np.ones((3, 32), complex))
     np.save("ints.npy", np.ones((7, 7), int))
     np.save("short.npy", np.ones((2, 3), bool))
+    np.save("floats.npy", np.ones((2, 7)))
+    Path("list.json").write_text("[]")
+    Path("half.json").write_text('{"w_q": "q"}')
     np.savez("x.npz", x=np.ones((3, 32)))
     np.savez("in.npz", q=np.ones((3, 2)), k=np.ones((3, 2)), v=np.ones((3, 2)))
     Path("cut.npy").write_bytes(Path("x.npy").read_bytes()[:-9])
@@ -383,8 +399,22 @@ MISTAKES: list[tuple[list[str], str]] = [
     ([*LAYER[:5], "complex.npy"], r"complex\.npy: .*expected real numbers.* got dtype complex128"),
     ([*LAYER[:5], "cut.npy"], r"cut\.npy: expected the \d+ bytes that its header promises"),
     ([*LAYER[:5], "x.npz"], r"x\.npz: expected a name that ends in \.npy, got another; save one array by np\.save$"),
-    ([*LAYER, "--mask", "ints.npy"], r"x\.npy: mask: expected bool, True = may attend, got dtype int64"),
-    ([*LAYER, "--keys", "short.npy"], r"x\.npy: "),
+    (
+        [*LAYER, "--mask", "ints.npy"],
+        r"ints\.npy: --mask: expected bool, True = may attend, got dtype int64; save it with",
+    ),
+    ([*LAYER, "--keys", "short.npy"], r"short\.npy: --keys: expected shape \(2, 7\) or \(7,\), that .*, got \(2, 3\)$"),
+    (
+        [*LAYER, "--keys", "floats.npy"],
+        r"floats\.npy: --keys: expected bool, True for real tokens, got dtype float64; save it with \.astype\(bool\)$",
+    ),
+    ([*LAYER, "--bias", "short.npy"], r"short\.npy: --bias: expected "),
+    ([*LAYER, "--pattern", "nope"], r"--pattern: expected one of torch, .*, or a \.json file .*, got 'nope'$"),
+    ([*LAYER, "--pattern", "none.json"], r"none\.json: expected a file that can be read"),
+    ([*LAYER, "--pattern", "list.json"], r"list\.json: expected a JSON object, got a list; write \{\"w_q\": "),
+    ([*LAYER, "--pattern", "half.json"], r"half\.json: pattern: expected names for w_q, w_k, w_v \(or w_qkv\) and w_o"),
+    (["attend", "in.npz", "--pattern", "bert"], r"--pattern: expected --layer PREFIX with it, got none; see"),
+    (["info", "--pattern", "bert"], r"--pattern: expected FILE with it, got none; see headwise info -h$"),
     ([*LAYER, "--keys", "none.npy"], r"none\.npy: expected a file that can be read"),
     ([*LAYER, "--n-heads", "5"], r"model\.safetensors: "),
     (
@@ -418,7 +448,7 @@ def test_a_mistake_is_one_line_and_harms_no_file(folder: Path, capsys: Capture, 
     assert not says.endswith("$") or re.fullmatch(rf"headwise {words[0]}: {says[:-1]}\n", errors), errors
     assert errors[:-1].isprintable()
     assert state(folder) == before
-    assert peak < checkpoints._MOST + 1_000_000  # what a config.json may take, at once
+    assert peak < model_configs.MOST + 1_000_000  # what a config.json may take, at once
 
 
 @pytest.mark.usefixtures("folder")

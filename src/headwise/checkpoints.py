@@ -1,27 +1,22 @@
-"""What `headwise info FILE` and `headwise attend --layer` compute: values are returned, nothing is printed."""
+"""What `headwise info FILE` computes: what a checkpoint holds, and where its layers of attention are."""
 
-import json
 import math
-import operator
 import os
 import re
-from collections.abc import Mapping
-from functools import reduce
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
+from headwise.checkpoint_names import Names, looked_through, shard_note
+from headwise.core.shapes import Faults
+from headwise.files import Checkpoint, FileError, PathLike, Tensor, open_checkpoint, shown
+from headwise.layers.configs import Settings
+from headwise.layers.fitting import Fitting
+from headwise.layers.found import Place, full_name, heads_held, places, tables_of
+from headwise.layers.patterns import OWN
+from headwise.layers.weights import PATTERNS, Found, Pattern, attention_layers
+from headwise.model_configs import CONFIG, ModelConfig, brief, read_config, read_pattern, settings_of
 
-from headwise.core import masks, workers
-from headwise.core.shapes import Array, computing_dtype, result_dtype
-from headwise.demo import HELD, check_memory, measured, one_line
-from headwise.files import Checkpoint, FileError, PathLike, listed, open_checkpoint, read_array, read_bytes, shown
-from headwise.layers.attention_layer import MultiHeadAttention
-from headwise.layers.weights import Found, attention_layers, from_state_dict
-
-_CONFIG = "config.json"
-_MOST = 4_000_000  # bytes of a config.json; one with the names of 20,000 classes has 1 MB
-_CROSS = "EncDecAttention"  # T5's
-_ARRAYS = ("mask", "keys", "bias")  # of a call, besides x
+_CROSS = ("EncDecAttention", "encoder_attn", "crossattention", "cross_attn", "cross_attention")
 
 
 class Kind(NamedTuple):
@@ -29,6 +24,8 @@ class Kind(NamedTuple):
 
     pattern: str
     d_model: int
+    d_key: int  # width of the tokens that keys are made of
+    d_value: int
     n_heads: int | None  # None where nothing says it
     n_kv_heads: int | None
     d_head: int | None
@@ -38,6 +35,9 @@ class Kind(NamedTuple):
     rope: str | None
     biases: bool
     norms: bool
+    learned_keys: bool  # bias_k and bias_v
+    relative_positions: bool  # whether a table of them is among the layer's arrays
+    cross: bool  # whether its keys are of other tokens, by names or widths
 
 
 class Held(NamedTuple):
@@ -46,31 +46,21 @@ class Held(NamedTuple):
     path: str
     config: str | None  # the config.json beside it
     model: str | None  # what that says it is
+    parts: list[str]  # keys of a config.json of several parts
     arrays: int
     numbers: int
     bytes: int
     dtypes: list[str]
     files: int
     layers: dict[str, Kind]  # by prefix, counted numbers in their order
+    names: Names | None  # where there is no layer
+    shard: str | None  # what to name, where this is one file of several
+    notes: list[str]
 
 
-class LayerRun(NamedTuple):
-    """One layer of a checkpoint run on tokens."""
-
-    prefix: str
-    layer: str  # in words
-    config: str | None
-    arrays: dict[str, Array]  # x, and what else was given
-    out: Array  # as x
-    weights: Array | None  # (b, H, n, n), or without b; a layer with m learned keys has m columns more
-    seconds: float
-    peak: int | None  # as in demo.Attended
-    counted: str
-    notes: list[str]  # what the model does and the call does not
-
-
-# ----------------------------------------------------------------------------------------------- listing
-def describe(path: PathLike, n_heads: int | None = None, n_kv_heads: int | None = None) -> Held:
+def describe(
+    path: PathLike, n_heads: int | None = None, n_kv_heads: int | None = None, pattern: str | None = None
+) -> Held:
     """Return what a checkpoint holds, and its layers of attention, by names and shapes alone.
 
     Parameters
@@ -79,6 +69,8 @@ def describe(path: PathLike, n_heads: int | None = None, n_kv_heads: int | None 
         As for `open_checkpoint`. A config.json beside it is read.
     n_heads, n_kv_heads : int, optional
         Numbers of heads, in place of what that says.
+    pattern : str, optional
+        The name of a pattern, or a JSON file with a dictionary of names; by default all patterns are looked for.
 
     Returns
     -------
@@ -87,11 +79,12 @@ def describe(path: PathLike, n_heads: int | None = None, n_kv_heads: int | None 
     Raises
     ------
     FileError
-        The checkpoint or its config.json is damaged; one line.
+        The checkpoint or a JSON file is damaged; one line.
 
     Examples
     --------
     >>> import tempfile
+    >>> import numpy as np
     >>> from headwise.files import write_arrays
     >>> names = [f"attn.{name}.weight" for name in ("query", "key", "value", "dense")]
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -102,82 +95,182 @@ def describe(path: PathLike, n_heads: int | None = None, n_kv_heads: int | None 
     >>> held.arrays, list(held.layers), held.layers["attn"].d_head
     (8, ['attn'], 2)
     """
-    checkpoint, (file, config) = open_checkpoint(path), read_config(path)
-    tensors = [checkpoint.tensor(name) for name in checkpoint]
-    sizes = [math.prod(tensor.shape) for tensor in tensors]
-    kind = (config or {}).get("model_type")
-    layers = _layers(path, checkpoint, file, config, n_heads, n_kv_heads)
+    named = None if pattern is None else read_pattern(pattern)
+    checkpoint, config = open_checkpoint(path), read_config(path)
+    tensors = {name: checkpoint.tensor(name) for name in checkpoint}
+    sizes = [math.prod(tensor.shape) for tensor in tensors.values()]
+    kind = (config.said or {}).get("model_type")
+    layers = find_layers(path, checkpoint, config, n_heads, n_kv_heads, named)
+    layers.sort(key=lambda layer: _counted(layer.prefix))
     return Held(
         path=os.fspath(path),
-        config=file,
+        config=config.file,
         model=kind if isinstance(kind, str) else None,
+        parts=config.parts,
         arrays=len(tensors),
         numbers=sum(sizes),
-        bytes=sum(size * tensor.dtype.itemsize for size, tensor in zip(sizes, tensors, strict=True)),
-        dtypes=sorted({tensor.type for tensor in tensors}),
-        files=len({tensor.file for tensor in tensors}),
-        layers={layer.prefix: _kind(layer) for layer in sorted(layers, key=lambda layer: _counted(layer.prefix))},
+        bytes=sum(size * tensor.dtype.itemsize for size, tensor in zip(sizes, tensors.values(), strict=True)),
+        dtypes=sorted({tensor.type for tensor in tensors.values()}),
+        files=len({tensor.file for tensor in tensors.values()}),
+        layers={layer.prefix: _kind(layer, tensors, named) for layer in layers},
+        names=None if layers else looked_through({name: tensor.shape for name, tensor in tensors.items()}),
+        shard=shard_note(path),
+        notes=_notes(config, layers) + ([] if layers or pattern is None else _misfits(checkpoint, named)),
     )
 
 
-def read_config(path: PathLike) -> tuple[str | None, dict[str, Any] | None]:
-    """Return the name of the config.json in a checkpoint's folder, and what it says; None where there is none."""
-    folder = os.fspath(path) if os.path.isdir(path) else os.path.dirname(path)
-    file = os.path.join(folder, _CONFIG)
-    if not os.path.lexists(file):
-        return None, None
-    where = shown(file, 1000)
-    try:
-        config = json.loads(read_bytes(file, most=_MOST))
-    except FileError:
-        raise
-    except (ValueError, RecursionError) as error:
-        got = f"'{shown(error, 100)}'"
-        raise FileError(f"{where}: expected JSON, got {got}; copy it again, or move it away") from error
-    if not isinstance(config, dict):
-        got = type(config).__name__
-        raise FileError(f"{where}: expected a JSON object, got a {got}; copy it again, or move it away")
-    return file, config
+def _misfits(checkpoint: Checkpoint, pattern: str | Pattern | None) -> list[str]:
+    """Why a pattern that was asked for is nowhere, at the first place that has some of its names."""
+    place = next((place for place in places(checkpoint, patterns_of(pattern)) if place.likely), None)
+    if place is None:
+        return []
+    faults = _fitted(checkpoint, place, Settings(), below(place.prefix, checkpoint)).faults.found
+    if not faults:
+        return []
+    return [brief(ValueError("\n".join([f"info: {shown(place.prefix)} does not fit", *map(str, faults)])))]
 
 
-def _layers(
+def _notes(config: ModelConfig, layers: list[Found]) -> list[str]:
+    notes = []
+    unsaid = [layer.prefix for layer in layers if config.part(layer.prefix)[0] is None]
+    if unsaid:
+        parts = ", ".join(shown(key, 60) for key in config.parts)
+        whose = f"{shown(unsaid[0]) or 'the layer without a prefix'}"
+        whose += f" and {len(unsaid) - 1} more" if len(unsaid) > 1 else ""
+        notes.append(f"{CONFIG} has numbers for parts of the model ({parts}); to which belongs {whose} is not known")
+    return notes
+
+
+# ----------------------------------------------------------------------------------------------- finding
+def find_layers(
     path: PathLike,
     checkpoint: Checkpoint,
-    file: str | None,
-    config: Mapping[str, Any] | None,
-    n_heads: int | None,
-    n_kv_heads: int | None,
+    config: ModelConfig,
+    n_heads: int | None = None,
+    n_kv_heads: int | None = None,
+    pattern: str | Pattern | None = None,
 ) -> list[Found]:
-    own = {"num_attention_heads": n_heads, "num_key_value_heads": n_kv_heads}
-    said = {key: number for key, number in own.items() if number is not None}
+    """Return the layers of a checkpoint, each with the numbers of its part of the configuration."""
+    given = n_heads, n_kv_heads
+    if not config.parts:
+        return _with(path, checkpoint, config, "", config.said, given, pattern)
+    bare = _with(path, checkpoint, config, "", None, given, pattern)
+    parts = {layer.prefix: config.part(layer.prefix) for layer in bare}
+    by_part = {}
+    for key, said in parts.values():
+        if key not in by_part:
+            found = _with(path, checkpoint, config, key or "", said, given, pattern)
+            by_part[key] = {layer.prefix: layer for layer in found}
+    return [by_part[parts[layer.prefix][0]][layer.prefix] for layer in bare]
+
+
+def _with(
+    path: PathLike,
+    checkpoint: Checkpoint,
+    config: ModelConfig,
+    part: str,
+    said: Mapping[str, Any] | None,
+    given: tuple[int | None, int | None],
+    pattern: str | Pattern | None,
+) -> list[Found]:
+    """All layers, with the numbers of one configuration."""
+    own = dict(zip(("num_attention_heads", "num_key_value_heads"), given, strict=True))
     try:
-        return attention_layers(checkpoint, dict(config or {}) | said)
+        if pattern is not None:
+            return _of_pattern(checkpoint, said, given, pattern)
+        return attention_layers(checkpoint, dict(said or {}) | {key: n for key, n in own.items() if n is not None})
     except (TypeError, ValueError) as error:
-        raise FileError(f"{shown(file or path, 1000)}: {_without_function(error)}") from error
+        where = f"{shown(config.file or path, 1000)}: {part}{': ' if part else ''}"
+        raise FileError(f"{where}{brief(error)}") from error
 
 
-def _without_function(error: Exception) -> str:
-    """The text of an error that a function raised, without the function's name."""
-    text = one_line(error)
-    return text.partition(": ")[2] or text
+def _of_pattern(
+    checkpoint: Checkpoint,
+    said: Mapping[str, Any] | None,
+    given: tuple[int | None, int | None],
+    pattern: str | Pattern,
+) -> list[Found]:
+    settings = settings_of(said, *given)
+    found = [place for place in places(checkpoint, patterns_of(pattern)) if place.whole]
+    fits = [_fitted(checkpoint, place, settings, list(place.held.values())) for place in found]
+    return [_found(fit) for fit in fits if not fit.faults.found]
 
 
-def _kind(layer: Found) -> Kind:
-    heads = layer.n_heads
-    d_head = layer.d_q // heads if heads else None
-    return Kind(
-        layer.pattern,
-        layer.d_model,
-        heads,
-        layer.n_kv_heads,
-        d_head,
-        layer.d_q,
-        layer.d_kv,
-        layer.grouped,
-        layer.rope,
-        layer.biases,
-        layer.norms,
+def patterns_of(pattern: str | Pattern | None) -> Mapping[str, Pattern]:
+    """The patterns that may be meant, by name."""
+    if pattern is None:
+        return PATTERNS
+    return {pattern: PATTERNS[pattern]} if isinstance(pattern, str) else {OWN: pattern}
+
+
+def _fitted(checkpoint: Checkpoint, place: Place, settings: Settings, names: list[str]) -> Fitting:
+    """How the arrays of a place fit, by their shapes, and which of the names are not its."""
+    tensors: dict[str, Any] = {role: checkpoint.tensor(name) for role, name in place.held.items()}
+    tables = [checkpoint.tensor(name).shape for name in tables_of(place, checkpoint)]
+    counted, width = heads_held({role: tensor.shape for role, tensor in tensors.items()}, tables)
+    own = settings._replace(n_heads=counted or settings.n_heads, d_head=settings.d_head or width, d_model=None)
+    fit = Fitting(Faults("pattern"), place, tensors, own)
+    fit.check(names)
+    return fit
+
+
+def _found(fit: Fitting) -> Found:
+    heads, groups, _ = fit.heads()
+    assert fit.widths is not None  # else weights are missing
+    place = fit.place
+    return Found(
+        prefix=place.prefix,
+        pattern=place.name,
+        d_model=fit.widths.d_model,
+        d_q=fit.widths.d_q,
+        d_kv=fit.widths.d_kv,
+        n_heads=heads or None,
+        n_kv_heads=groups or None,
+        rope=place.pattern.rope,
+        biases=any(role.startswith("b_") for role in fit.shapes),
+        norms="q_norm" in fit.shapes,
     )
+
+
+# ------------------------------------------------------------------------------------------------ kinds
+def _kind(layer: Found, tensors: Mapping[str, Tensor], pattern: str | Pattern | None) -> Kind:
+    names = pattern if isinstance(pattern, Pattern) else PATTERNS[layer.pattern]
+    d_key, d_value = (_width(layer, tensors, names, role) for role in ("w_k", "w_v"))
+    heads = layer.n_heads
+    return Kind(
+        pattern=layer.pattern,
+        d_model=layer.d_model,
+        d_key=d_key,
+        d_value=d_value,
+        n_heads=heads,
+        n_kv_heads=layer.n_kv_heads,
+        d_head=layer.d_q // heads if heads else None,
+        d_q=layer.d_q,
+        d_kv=layer.d_kv,
+        grouped=layer.grouped,
+        rope=layer.rope,
+        biases=layer.biases,
+        norms=layer.norms,
+        learned_keys="bias_k" in names.names and full_name(layer.prefix, names.names["bias_k"]) in tensors,
+        relative_positions=full_name(layer.prefix, "relative_attention_bias.weight") in tensors,
+        cross=is_cross(layer.prefix) or (d_key, d_value) != (layer.d_model, layer.d_model),
+    )
+
+
+def _width(layer: Found, tensors: Mapping[str, Tensor], pattern: Pattern, role: str) -> int:
+    """Width of the tokens of keys or values."""
+    tensor = tensors.get(full_name(layer.prefix, pattern.names.get(role, "")))
+    return layer.d_model if tensor is None else tensor.shape[0 if pattern.layout == "conv1d" else 1]
+
+
+def is_cross(prefix: str) -> bool:
+    """Whether a prefix says cross attention, as models name it."""
+    return any(word in _CROSS for word in prefix.split("."))
+
+
+def is_decoder(prefix: str) -> bool:
+    """Whether a prefix says a decoder."""
+    return "decoder" in prefix.split(".")
 
 
 def _counted(prefix: str) -> list[tuple[int, str, str]]:
@@ -187,166 +280,7 @@ def _counted(prefix: str) -> list[tuple[int, str, str]]:
     return [(len(p) if i % 2 else 0, p, part) for i, (p, part) in enumerate(zip(plain, parts, strict=True))]
 
 
-# ----------------------------------------------------------------------------------------------- running
-def run_layer(
-    path: PathLike,
-    prefix: str,
-    x: PathLike,
-    *,
-    n_heads: int | None = None,
-    n_kv_heads: int | None = None,
-    mask: PathLike | None = None,
-    keys: PathLike | None = None,
-    bias: PathLike | None = None,
-    causal: bool = False,
-    window: tuple[int | None, int | None] | None = None,
-    scale: float | None = None,
-    softcap: float | None = None,
-    weights: bool = False,
-) -> LayerRun:
-    """Run one layer of attention of a checkpoint on tokens.
-
-    Parameters
-    ----------
-    path : str or path-like
-        As for `open_checkpoint`. A config.json beside it says heads and rope.
-    prefix : str
-        What stands before the layer's names, as `describe` tells it, or before those of everything around it.
-    x : str or path-like
-        An .npy file of the tokens, shape (b, n, d_model) or (n, d_model).
-    n_heads, n_kv_heads : int, optional
-        Numbers of heads, in place of what config.json says.
-    mask, keys, bias : str or path-like, optional
-        .npy files: bool that broadcasts to (b, H, n, n), True = may attend; bool (b, n) or (n,), True for real tokens;
-        float that broadcasts to (b, H, n, n), added to the scores.
-    causal : bool
-    window : (int or None, int or None), optional
-    scale, softcap : float, optional
-        As for `attention`.
-    weights : bool
-        Run the definition, which makes the weights and holds all scores at once.
-
-    Returns
-    -------
-    LayerRun
-
-    Raises
-    ------
-    FileError
-        A file cannot be read, or what the files hold does not fit together; one line.
-    """
-    checkpoint, (file, config) = open_checkpoint(path), read_config(path)
-    found = _chosen(path, checkpoint, _layers(path, checkpoint, file, config, n_heads, n_kv_heads), prefix)
-    if found is not None:
-        _check_said(path, found, config, bias)
-    try:
-        place = prefix if found is None else found.prefix
-        layer = from_state_dict(checkpoint, place, n_heads=n_heads, n_kv_heads=n_kv_heads, config=config)
-    except FileError:
-        raise
-    except (TypeError, ValueError) as error:
-        raise FileError(f"{shown(path, 1000)}: {_without_function(error)}") from error
-    arrays = {"x": _tokens(x, path, place, layer)}
-    files = zip(_ARRAYS, (mask, keys, bias), strict=True)
-    arrays |= {name: read_array(given) for name, given in files if given is not None}
-    options = {"causal": causal, "scale": scale, "softcap": softcap, "bias": arrays.get("bias")}
-    (out, made), seconds, peak, counted = _called(x, layer, arrays, window, options, weights)
-    notes = _notes(config or {}, causal, window)
-    return LayerRun(place, str(layer), file, arrays, out, made, seconds, peak, counted, notes)
-
-
-def _chosen(path: PathLike, checkpoint: Checkpoint, layers: list[Found], prefix: str) -> Found | None:
-    """The layer that is meant; None where there are names under the prefix, of which another may say what is wrong."""
+def below(prefix: str, names: Iterable[str]) -> list[str]:
+    """The names under a prefix, dots at its end aside."""
     start = prefix.rstrip(".")
-    below = f"{start}." if start else ""
-    exact = [layer for layer in layers if layer.prefix == start]
-    inside = exact or [layer for layer in layers if layer.prefix.startswith(below)]
-    if len(inside) == 1:
-        return inside[0]
-    where, see = f"{shown(path, 1000)}: --layer", f"headwise info {shown(path)} lists them"
-    if inside:
-        held = f"'{shown(prefix)}', where there are {len(inside)}: {listed([layer.prefix for layer in inside])}"
-        raise FileError(f"{where}: expected the prefix of one layer, got {held}; {see}")
-    if start and any(name.startswith(below) for name in checkpoint):
-        return None
-    known = listed([layer.prefix for layer in layers])
-    raise FileError(f"{where}: expected the prefix of a layer ({known}), got '{shown(prefix)}'; {see}")
-
-
-def _check_said(path: PathLike, found: Found, config: Mapping[str, Any] | None, bias: PathLike | None) -> None:
-    """Refuse a layer of which nothing says the heads or the rope, and what is more than self-attention."""
-    where, beside = f"{shown(path, 1000)}: {shown(found.prefix)}", f"put the model's {_CONFIG} beside the file"
-    if found.rope is not None and config is None:
-        raise FileError(f"{where}: expected a {_CONFIG}, which says its rope, got none; {beside}")
-    if found.n_heads is None:
-        expected = f"--n-heads, a number that divides d_q = {found.d_q}"
-        raise FileError(f"{where}: expected {expected}, got none that does; pass it, or {beside}")
-    if found.pattern != "t5":
-        return
-    if found.prefix.rpartition(".")[2] == _CROSS:
-        raise _of_others(where)
-    if bias is None:
-        how = "np.save what headwise.relative_position_bias makes of relative_attention_bias.weight of its first layer"
-        raise FileError(f"{where}: expected --bias FILE, T5's relative positions, got none; {how}")
-
-
-def _of_others(where: str) -> FileError:
-    how = "load it in Python by headwise.weights.from_state_dict and call it with key="
-    return FileError(f"{where}: expected self-attention, got a layer whose keys are of other tokens; {how}")
-
-
-def _tokens(x: PathLike, path: PathLike, place: str, layer: MultiHeadAttention) -> Array:
-    if (layer.d_key, layer.d_value) != (layer.d_model, layer.d_model):
-        raise _of_others(f"{shown(path, 1000)}: {shown(place)}")
-    tokens = read_array(x)
-    if tokens.ndim not in (2, 3) or tokens.shape[-1] != layer.d_model:
-        expected = f"shape (b, n, {layer.d_model}) or (n, {layer.d_model})"
-        raise FileError(f"{shown(x, 1000)}: expected {expected}, d_model of the layer, got {tokens.shape}")
-    return tokens
-
-
-def _called(
-    x: PathLike,
-    layer: MultiHeadAttention,
-    arrays: Mapping[str, Array],
-    window: tuple[int | None, int | None] | None,
-    options: Mapping[str, Any],
-    weights: bool,
-) -> tuple[tuple[Array, Array | None], float, int | None, str]:
-    tokens = arrays["x"]
-    b, n = (tokens.shape[0] if tokens.ndim == 3 else 1), tokens.shape[-2]
-    scores = (b, layer.n_heads, n, n)
-    if weights:
-        dtype = computing_dtype(result_dtype(tokens.dtype, layer.w_q.dtype)) or np.dtype(float)
-        needed = HELD * math.prod(scores) * dtype.itemsize
-        check_memory(x, "x", "scores", needed, scores, "; without --weights no scores are stored")
-
-    def run() -> tuple[Array, Array | None]:
-        rules: list[Any] = [] if window is None else [masks.window(*window)]
-        rules += [masks.keys(arrays["keys"])] if "keys" in arrays else []
-        rules += [arrays["mask"]] if "mask" in arrays else []
-        mask = reduce(operator.and_, rules) if rules else None
-        if weights:
-            out, made = layer(tokens, mask=mask, **options, return_weights=True)
-            return out, made
-        return layer(tokens, mask=mask, **options), None
-
-    workers.default_threads()  # the BLAS is looked for once, and that is not what is measured here
-    try:
-        return measured(run, 4.0 * math.prod(scores) * layer.d_head)
-    except (TypeError, ValueError) as error:
-        raise FileError(f"{shown(x, 1000)}: {_without_function(error)}") from error
-
-
-def _notes(config: Mapping[str, Any], causal: bool, window: Any) -> list[str]:
-    """What a model's config.json says of who sees whom, where the call does not do it."""
-    notes = []
-    kinds = config.get("architectures")
-    told = [kind for kind in kinds if isinstance(kind, str)] if isinstance(kinds, list) else []
-    decoders = [kind for kind in told if kind.endswith(("ForCausalLM", "LMHeadModel"))]
-    if decoders and not causal and window is None:
-        notes.append(f"{_CONFIG} says {shown(decoders[0], 60)}, whose tokens see no later one: pass --causal")
-    width = config.get("sliding_window")
-    if isinstance(width, int) and width > 0 and config.get("use_sliding_window", True) and window is None:
-        notes.append(f"{_CONFIG} says sliding_window {shown(width, 20)}: pass --window {shown(width - 1, 20)},0")
-    return notes
+    return [name for name in names if not start or name.startswith(f"{start}.")]

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from headwise import checkpoints, console, demo
+from headwise import console, demo, layer_choice, layer_runs
 from headwise.arguments import UsageError, command, count, finite, positive, threads, window
 from headwise.core.shapes import Array
-from headwise.files import check_target, listed, npz_keeps, shown, write_arrays
+from headwise.files import FileError, check_target, listed, npz_keeps, shown, write_arrays
 
 _PATIENCE = 0.5  # seconds that a run may take before a bar is drawn
 _HELP = "see headwise attend -h"
-_OF_A_LAYER = ("x", "n_heads", "n_kv_heads", "mask", "keys", "bias")  # options that --layer alone has
+_OF_A_LAYER = ("x", "n_heads", "n_kv_heads", "pattern", "mask", "keys", "bias")  # options that --layer alone has
 _OF_ARRAYS = ("lse", "threads")  # those that it has not
 _WIDTH = 80  # columns, of lines that can be folded
 
@@ -61,6 +61,8 @@ def _add_layer(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--x", metavar="X.npy", help="its tokens, (b, n, d_model) or (n, d_model)")
     group.add_argument("--n-heads", type=count, metavar="N", help="heads, where no config.json says it")
     group.add_argument("--n-kv-heads", type=count, metavar="N", help="heads of keys and values")
+    names = "names of the layer: one that headwise info knows, or a JSON file with a dictionary of your own"
+    group.add_argument("--pattern", metavar="NAME|FILE.json", help=names)
     group.add_argument("--mask", metavar="MASK.npy", help="bool, broadcasts to (b, H, n, n), True = may attend")
     group.add_argument("--keys", metavar="VALID.npy", help="bool, (b, n): True for real tokens, False for padding")
     group.add_argument("--bias", metavar="BIAS.npy", help="float, broadcasts to (b, H, n, n), added to the scores")
@@ -106,10 +108,22 @@ def _too_large(options: argparse.Namespace) -> UsageError:
 
 # ------------------------------------------------------------------------------------ a layer of a checkpoint
 def _run_layer(options: argparse.Namespace) -> str:
-    names = ("n_heads", "n_kv_heads", "mask", "keys", "bias", "causal", "window", "scale", "softcap", "weights")
+    names = (
+        "n_heads",
+        "n_kv_heads",
+        "pattern",
+        "mask",
+        "keys",
+        "bias",
+        "causal",
+        "window",
+        "scale",
+        "softcap",
+        "weights",
+    )
     chosen = {name: getattr(options, name) for name in names}
     try:
-        result = checkpoints.run_layer(options.input, options.layer, options.x, **chosen)
+        result = layer_runs.run_layer(options.input, options.layer, options.x, **chosen)
     except MemoryError as error:
         raise _too_large(options) from error
     made = {"out": result.out} | ({} if result.weights is None else {"weights": result.weights})
@@ -128,7 +142,7 @@ def _layer_letters(name: str, array: Array) -> str:
     return f"({', '.join(axes[-array.ndim :] if array.ndim else [])})"
 
 
-def _layer_facts(options: argparse.Namespace, result: checkpoints.LayerRun, made: dict[str, Array]) -> dict[str, Any]:
+def _layer_facts(options: argparse.Namespace, result: layer_runs.LayerRun, made: dict[str, Array]) -> dict[str, Any]:
     arrays = result.arrays | made
     return {
         "input": options.input,
@@ -149,7 +163,7 @@ def _layer_facts(options: argparse.Namespace, result: checkpoints.LayerRun, made
 
 
 def _layer_text(
-    options: argparse.Namespace, result: checkpoints.LayerRun, made: dict[str, Array], look: console.Look
+    options: argparse.Namespace, result: layer_runs.LayerRun, made: dict[str, Array], look: console.Look
 ) -> str:
     rows = [[name, _layer_letters(name, a), str(a.shape), str(a.dtype)] for name, a in (result.arrays | made).items()]
     about = [("layer", result.layer), ("prefix", result.prefix or "none")]
@@ -185,6 +199,9 @@ def _attended(options: argparse.Namespace) -> demo.Attended:
     try:
         with console.Progress(None if options.json else sys.stderr, after=_PATIENCE) as line:
             return demo.attend(options.input, **chosen, progress=partial(line.count, "attending"))
+    except FileError as error:
+        layers = layer_choice.without_layer(options.input)
+        raise (error if layers is None else UsageError(layers)) from error
     except MemoryError as error:
         raise _too_large(options) from error
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from headwise import checkpoints, console, demo
 from headwise.arguments import UsageError, command, count
+from headwise.checkpoint_names import Names
 from headwise.files import listed
 from headwise.layers.weights import PATTERNS
 
@@ -24,16 +25,21 @@ def add(commands: Any) -> None:
     )
     parser.add_argument("file", metavar="FILE", nargs="?", help=file)
     parser.add_argument("--n-heads", type=count, metavar="N", help="heads of its layers, where no config.json says it")
+    names = (
+        f"names of its layers: {', '.join(PATTERNS)}, or a JSON file with a dictionary of your own (default: all known)"
+    )
+    parser.add_argument("--pattern", metavar="NAME|FILE.json", help=names)
     parser.set_defaults(run=_run)
 
 
 def _run(options: argparse.Namespace) -> str:
     look = console.look(sys.stdout)
     if options.file is not None:
-        held = checkpoints.describe(options.file, options.n_heads)
-        return console.as_json(_held_facts(held)) if options.json else _held_text(held, look)
-    if options.n_heads is not None:
-        raise UsageError("--n-heads: expected FILE with it, got none; see headwise info -h")
+        held = checkpoints.describe(options.file, options.n_heads, pattern=options.pattern)
+        return console.as_json(_held_facts(held)) if options.json else _held_text(held, look, options.pattern)
+    for name in ("n_heads", "pattern"):
+        if getattr(options, name) is not None:
+            raise UsageError(f"--{name.replace('_', '-')}: expected FILE with it, got none; see headwise info -h")
     result = demo.info()
     return console.as_json(result) if options.json else _info_text(result, look)
 
@@ -44,26 +50,55 @@ def _held_facts(held: checkpoints.Held) -> dict[str, Any]:
     return held._asdict() | {"layers": layers}
 
 
-def _held_text(held: checkpoints.Held, look: console.Look) -> str:
+def _held_text(held: checkpoints.Held, look: console.Look, pattern: str | None) -> str:
     size = f"{held.arrays:,} of {listed(held.dtypes)}, {held.numbers:,} numbers, {console.bytes_in_words(held.bytes)}"
     model = f", model_type {held.model}" if held.model else ""
+    model += f", in parts: {listed(held.parts)}" if held.parts else ""
     lines = [("file", held.path), ("arrays", size + (f", in {held.files} files" if held.files > 1 else ""))]
     lines += [("config", f"{held.config}{model}" if held.config else "no config.json beside it")]
-    if not held.layers:
-        lines += [("layers", f"none of attention by the names of {', '.join(PATTERNS)}")]
-        return console.facts(lines, look, _WIDTH)
     kinds = list(dict.fromkeys(held.layers.values()))
-    lines += [("layers", f"{len(held.layers)} of attention, of {len(kinds)} {'kind' if len(kinds) == 1 else 'kinds'}")]
+    lines += [("layers", _counted(held, kinds, pattern))]
     if any(kind.n_heads is None for kind in kinds):
         lines += [("heads", "said by neither arrays nor config: pass --n-heads")]
+    lines += [("note", note) for note in [*([held.shard] if held.shard else []), *held.notes]]
+    about = console.facts(lines, look, _WIDTH)
+    if held.names is not None:
+        return "\n\n".join([about, *_names_text(held, held.names, look)])
     prefixes = [[kinds.index(kind) + 1, prefix or "(none: --layer '')"] for prefix, kind in held.layers.items()]
+    besides = [(f"kind {i}", _besides(kind)) for i, kind in enumerate(kinds, 1) if _besides(kind)]
     return "\n\n".join(
         [
-            console.facts(lines, look, _WIDTH),
+            about,
             console.table("Kinds", *_kinds(kinds), look),
+            *([console.facts(besides, look, _WIDTH)] if besides else []),
             console.table("Layers, by prefix", ("kind", "prefix"), prefixes, look),
         ]
     )
+
+
+def _counted(held: checkpoints.Held, kinds: Sequence[checkpoints.Kind], pattern: str | None) -> str:
+    if not held.layers:
+        return f"none of attention by the names of {pattern or ', '.join(PATTERNS)}"
+    return f"{len(held.layers)} of attention, of {len(kinds)} {'kind' if len(kinds) == 1 else 'kinds'}"
+
+
+def _names_text(held: checkpoints.Held, names: Names, look: console.Look) -> list[str]:
+    """What there is in place of known layers, and how a layer is described."""
+    title = "Names that look like attention" if names.alike else "The first names; none looks like attention"
+    rows = [[series.name, str(series.shape), series.arrays] for series in names.series]
+    table = console.table(f"{title}, one of each series", ("name", "shape", "arrays"), rows, look)
+    table += f"\nand {names.more} more" if names.more else ""
+    parts = [table] if rows else []
+    if held.shard:  # the layers are in the other files, if anywhere
+        return parts
+    how = [
+        ("next", "describe a layer in a JSON file, by its names after a prefix:"),
+        ("", '{"w_q": "...", "w_k": "...", "w_v": "...", "w_o": "..."}'),
+        ("", f"headwise info {held.path} --pattern FILE.json"),
+        ("", "or in Python, by headwise.files and headwise.weights:"),
+        ("", "from_state_dict(open_checkpoint(path), prefix, pattern={...}, n_heads=...)"),
+    ]
+    return [*parts, console.facts(how, look, _WIDTH)]
 
 
 def _kinds(kinds: Sequence[checkpoints.Kind]) -> tuple[list[str], list[list[object]]]:
@@ -73,19 +108,28 @@ def _kinds(kinds: Sequence[checkpoints.Kind]) -> tuple[list[str], list[list[obje
     columns = {"pattern": "pattern", "d_model": "d_model"}
     columns |= widths if known else {"heads": "n_heads", "d_q": "d_q", "d_kv": "d_kv"}
     rows = [
-        [i, *(_value(getattr(kind, field)) for field in columns.values()), *_style(kind)]
+        [
+            i,
+            *(_value(getattr(kind, field)) for field in columns.values()),
+            "yes" if kind.grouped else "no",
+            _value(kind.rope),
+        ]
         for i, kind in enumerate(kinds, 1)
     ]
-    return ["kind", *columns, "grouped", "rope", "besides"], rows
+    return ["kind", *columns, "grouped", "rope"], rows
 
 
 def _value(value: object) -> object:
     return _UNKNOWN if value is None else value
 
 
-def _style(kind: checkpoints.Kind) -> list[str]:
-    besides = ["biases"] * kind.biases + ["q/k norms"] * kind.norms
-    return ["yes" if kind.grouped else "no", kind.rope or _UNKNOWN, ", ".join(besides) or _UNKNOWN]
+def _besides(kind: checkpoints.Kind) -> str:
+    """What a layer has besides its weights."""
+    said = ["biases"] * kind.biases + ["q/k norms"] * kind.norms + ["bias_k and bias_v"] * kind.learned_keys
+    said += ["a table of relative positions"] * kind.relative_positions
+    said += ["cross attention, keys of other tokens"] * kind.cross
+    other = (kind.d_key, kind.d_value) != (kind.d_model, kind.d_model)
+    return ", ".join(said + [f"kdim {kind.d_key}, vdim {kind.d_value}"] * other)
 
 
 # ------------------------------------------------------------------------------------ of the installation

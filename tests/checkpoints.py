@@ -31,6 +31,7 @@ class Row(NamedTuple):
 
 SELF_ATTN = "self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj"
 BERT = "attention.{0}query attention.{0}key attention.{0}value "
+BART = "{0}.q_proj {0}.k_proj {0}.v_proj {0}.out_proj"
 T5 = "{0}.q {0}.k {0}.v {0}.o"
 ROWS = [
     Row("torch-packed", "in_proj_ out_proj."),
@@ -38,6 +39,7 @@ ROWS = [
     Row("torch-bias-kv", "in_proj_ out_proj.", causal=True),
     Row("gpt2", "attn.c_attn attn.c_proj", causal=True),
     Row("bert", BERT.format("self.") + "attention.output.dense"),
+    Row("distilbert", "attention.q_lin attention.k_lin attention.v_lin attention.out_lin"),
     Row("albert", BERT.format("") + "attention.dense"),
     Row("vit", BERT.format("attention.") + "attention.output.dense"),
     Row("llama", SELF_ATTN, causal=True),
@@ -49,6 +51,9 @@ ROWS = [
     Row("t5-encoder", T5.format("SelfAttention"), scale=1.0),
     Row("t5-decoder", T5.format("SelfAttention"), causal=True, scale=1.0),
     Row("t5-cross", T5.format("EncDecAttention"), scale=1.0),
+    Row("bart-encoder", BART.format("self_attn")),
+    Row("bart-cross", BART.format("encoder_attn")),
+    Row("bart-whisper", BART.format("self_attn"), causal=True),
     Row("fused", "qkv proj"),
 ]
 BY_NAME = {row.name: row for row in ROWS}
@@ -63,7 +68,8 @@ class Fixture(NamedTuple):
 
     @property
     def n_heads(self):
-        return next(self.config[name] for name in ("num_attention_heads", "n_head", "num_heads") if name in self.config)
+        names = ("num_attention_heads", "n_head", "num_heads", "n_heads", "encoder_attention_heads")
+        return next(self.config[name] for name in names if name in self.config)
 
 
 def read(name):

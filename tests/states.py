@@ -53,6 +53,8 @@ BERT = ("self.query", "self.key", "self.value", "output.dense")
 VIT = ("attention.query", "attention.key", "attention.value", "output.dense")
 ALBERT = ("query", "key", "value", "dense")
 LLAMA = ("q_proj", "k_proj", "v_proj", "o_proj")
+BART = ("q_proj", "k_proj", "v_proj", "out_proj")
+DISTILBERT = ("q_lin", "k_lin", "v_lin", "out_lin")
 META = ("wq", "wk", "wv", "wo")
 T5 = ("q", "k", "v", "o")
 D, H, G, WIDE = 12, 6, 2, 4  # tokens, heads, key heads; heads of 4 where models say so: H * WIDE = 24
@@ -62,6 +64,9 @@ AT = {
     "bert": "bert.encoder.layer.0.attention",
     "albert": "albert.encoder.albert_layer_groups.0.albert_layers.0.attention",
     "vit": "vit.encoder.layer.0.attention",
+    "bart": "model.encoder.layers.0.self_attn",
+    "whisper": "model.decoder.layers.0.encoder_attn",
+    "distilbert": "distilbert.transformer.layer.0.attention",
     "gpt2": "h.0.attn",
     "llama": "model.layers.0.self_attn",
     "qwen2": "model.layers.1.self_attn",
@@ -79,6 +84,9 @@ SHAPES = {
     "bert": modules("", BERT, SQUARE),
     "albert": modules("", ALBERT, SQUARE),
     "vit": modules("", VIT, SQUARE),
+    "bart": modules("", BART, SQUARE),
+    "whisper": modules("", BART, SQUARE, (BART[0], *BART[2:])),
+    "distilbert": modules("", DISTILBERT, SQUARE),
     "gpt2": {"c_attn.weight": (D, 3 * D), "c_attn.bias": (3 * D,), "c_proj.weight": (D, D), "c_proj.bias": (D,)},
     "llama": modules("", LLAMA, GROUPED, False),
     "qwen2": modules("", LLAMA, GROUPED, LLAMA[:3]),
@@ -106,15 +114,23 @@ SHAPES = {
     },
     "torch, no bias": {"in_proj_weight": (3 * D, D), "out_proj.weight": (D, D)},
 }
-PATTERN = {"qwen2": "llama", "qwen3": "llama", "t5cross": "t5"}  # of each kind; else what stands before the comma
+PATTERN = {
+    "whisper": "bart",
+    "qwen2": "llama",
+    "qwen3": "llama",
+    "t5cross": "t5",
+}  # of each kind; else what stands before the comma
 CONFIGS = {
     "llama": {"model_type": "llama", "num_attention_heads": H, "num_key_value_heads": G, "rope_theta": 100.0},
     "qwen2": {"model_type": "qwen2", "num_attention_heads": H, "num_key_value_heads": G, "rope_theta": 50.0},
     "qwen3": {"num_attention_heads": H, "head_dim": WIDE, "rope_theta": 200.0, "rms_norm_eps": 1e-3},
     "meta": {"dim": D, "n_heads": H, "n_kv_heads": G, "rope_theta": 100.0},
+    "bart": {"model_type": "bart", "d_model": D, "encoder_attention_heads": H, "decoder_attention_heads": H},
+    "distilbert": {"model_type": "distilbert", "dim": D, "n_heads": H},
     "gpt2": {"n_head": H, "n_embd": D},
     "t5": {"num_heads": H, "d_kv": WIDE, "d_model": D},
 }
+NAMES = {"bert": BERT, "albert": ALBERT, "vit": VIT, "bart": BART, "distilbert": DISTILBERT}
 KINDS = list(SHAPES)
 
 
@@ -153,8 +169,8 @@ def turned_pairs(x, base):
 def by_hand(kind, state, x, memory=None, bias=0.0):
     """What the model's own layer gives for tokens x (n, D); causal where the model is."""
     s = bare(state, kind)
-    if kind in ("bert", "albert", "vit"):
-        names = {"bert": BERT, "albert": ALBERT, "vit": VIT}[kind]
+    if pattern_of(kind) in NAMES:
+        names = NAMES[pattern_of(kind)]
         q, k, v = (heads_of(linear(s, name, x), H) for name in names[:3])
         return linear(s, names[3], attended(q, k, v))
     if kind == "gpt2":

@@ -161,7 +161,8 @@ def buckets(bidirectional, max_distance):
 
 
 TORCH = "torch-packed torch-widths torch-bias-kv "
-BERTS = "bert albert vit "
+BARTS = "bart-encoder bart-cross bart-whisper "
+BERTS = "bert distilbert albert vit " + BARTS
 PLAIN_ROPE = "llama mistral qwen2 qwen3 "
 ROPE = PLAIN_ROPE + "llama3 yarn "
 T5S = "t5-encoder t5-decoder t5-cross "
@@ -188,7 +189,7 @@ MISTAKES = [
     ("key heads swapped", ROPE, key_heads_swapped),
     ("scale 1", BIASED + ROPE, in_call(scale=1.0)),
     ("the usual scale", T5S, lambda row, fixture, layer, call: (layer, call | {"scale": layer.d_head**-0.5})),
-    ("not causal", "torch-bias-kv gpt2 llama llama3 yarn qwen2 qwen3 t5-decoder", in_call(causal=False)),
+    ("not causal", "torch-bias-kv gpt2 llama llama3 yarn qwen2 qwen3 t5-decoder bart-whisper", in_call(causal=False)),
     ("padding seen", ALL.replace("vit ", "").replace("fused ", ""), unpadded),
     ("window of W + 1", "mistral", window(3)),
     ("window of W - 1", "mistral", window(1)),

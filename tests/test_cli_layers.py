@@ -56,7 +56,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 # ------------------------------------------------------------------------------------- one layer, run
-SELF = [row for row in fixtures.ROWS if row.name not in ("t5-cross", "torch-widths", "torch-bias-kv")]
+SELF = [row for row in fixtures.ROWS if row.name not in ("t5-cross", "bart-cross", "torch-widths", "torch-bias-kv")]
 
 
 @pytest.mark.usefixtures("folder")

@@ -246,10 +246,12 @@ def test_reprs():
         transforms.qk_norm([1.0, 2.0], [1.0, 1.0]),
         transforms.rotary(style="half", dims=4),
         transforms.rotary(style="half", frequencies=[1.0, 0.5]),
+        transforms.rotary(style="half", frequencies=frequencies.yarn(64, 4.0, 4096)),
     )
     assert repr(made) == (
         "compose(qk_norm([1.0, 2.0], [1.0, 1.0], eps=1e-06), rotary(style='half', base=10000.0, dims=4), "
-        "rotary(style='half', frequencies=([1.0, 0.5], 1.0)))"
+        "rotary(style='half', frequencies=<2 pairs: 1 to 0.5>), "
+        "rotary(style='half', frequencies=<32 pairs: 1 to 3.33e-05, times 1.1386>))"
     )
 
 

@@ -161,7 +161,66 @@ def test_a_prefix_of_nothing_names_the_layers_that_there_are():
     with pytest.raises(ValueError, match="from_state_dict") as caught:
         weights.from_state_dict(state, "layers.7", n_heads=H)
     assert str(caught.value) == f"from_state_dict: {expected}{shown} and 2 more; see attention_layers(state)"
-    refused("with which none begins$", {"a.b": np.eye(2)}, "c", n_heads=H)
+    refused("with which none begins; names begin with a$", {"a.b": np.eye(2)}, "c", n_heads=H)
+
+
+@pytest.mark.parametrize(
+    ("prefix", "advice"),
+    [
+        ("layers.0", "with a beginning it fits: pass 'model.layers.0'"),
+        ("0.self_attn", "with a beginning it fits: pass 'model.layers.0.self_attn'"),
+        ("module.model.layers.0", "without its beginning it fits: pass 'model.layers.0'"),
+        ("base_model.model.model.layers.0.", "without its beginning it fits: pass 'model.layers.0'"),
+        ("ayers.0", "layers are model.layers.0.self_attn; see attention_layers(state)"),
+        ("model.layer", "layers are model.layers.0.self_attn; see attention_layers(state)"),
+    ],
+)
+def test_a_beginning_too_few_or_too_many_is_said(prefix, advice):
+    with pytest.raises(ValueError, match="with which none begins") as caught:
+        weights.from_state_dict(state_of("llama"), prefix, config=LLAMA)
+    assert str(caught.value).endswith(f"got {prefix!r}, with which none begins; {advice}")
+
+
+def test_of_many_beginnings_that_fit_three_are_said():
+    many = {f"{i}.layers.0.x": np.zeros(1) for i in range(9)}
+    refused(r"pass '0\.layers\.0', '1\.layers\.0', '2\.layers\.0' and 6 more$", many, "layers.0", n_heads=H)
+
+
+GEMMA2 = {"model_type": "gemma2", "num_attention_heads": H, "num_key_value_heads": G, "head_dim": 4}
+GEMMA2 |= {"attn_logit_softcapping": 50.0, "query_pre_attn_scalar": 16, "sliding_window": 4096, "rope_theta": 1e4}
+GEMMA2 |= {"layer_types": ["sliding_attention", "full_attention"], "final_logit_softcapping": 30.0}
+
+
+def test_all_that_gemma_asks_is_said_with_what_to_pass():
+    with pytest.raises(ValueError, match="2 things do not fit") as caught:
+        weights.from_state_dict(state_of("llama"), config=GEMMA2)
+    text = str(caught.value)
+    assert len(text) < 1500
+    assert "config['attn_logit_softcapping']: expected None or nothing, got 50.0" in text
+    assert text.endswith(
+        f"in place of config= pass n_heads={H}, n_kv_heads={G}, transform=transforms.rotary(style='half', base=10000.0)"
+        " or another; in each call scale=16**-0.5 (query_pre_attn_scalar), softcap=50.0 (attn_logit_softcapping), "
+        "mask=masks.window(4096 - 1, 0) where layer_types says so (sliding_window)"
+    )
+    layer = weights.from_state_dict(
+        state_of("llama"), n_heads=H, n_kv_heads=G, transform=transforms.rotary(style="half", base=1e4)
+    )
+    out = layer(X, causal=True, scale=16**-0.5, softcap=50.0, mask=hw.masks.window(4096 - 1, 0))
+    assert out.shape == X.shape
+
+
+def test_what_another_key_of_gpt2_asks_is_said_with_what_to_pass():
+    expected = rf"in place of config= pass n_heads={H}; in each call scale=d_head\*\*-0.5 / \(1 \+ layer\)$"
+    refused(expected, state_of("gpt2"), config=CONFIGS["gpt2"] | {"scale_attn_by_inverse_layer_idx": True})
+
+
+def test_gpt_neo_scales_nothing_and_is_not_taken_for_one_that_does():
+    state = {name: x for name, x in state_of("bart").items() if "proj.bias" not in name or "out" in name}
+    pattern = weights.PATTERNS["bart"]._replace(optional=(("b_q", "b_k", "b_v"),))
+    config = {"model_type": "gpt_neo", "num_heads": H}
+    layer = weights.from_state_dict(state, config=config, pattern=pattern)
+    assert layer.scale == 1.0
+    assert weights.from_state_dict(state, config=config, pattern=pattern._replace(scale=0.5)).scale == 0.5
 
 
 def test_the_pattern_that_fits_is_named():
@@ -169,6 +228,9 @@ def test_the_pattern_that_fits_is_named():
         r"pattern: expected weights by the names of the pattern, got .*; pass pattern='llama', whose names are there"
     )
     refused(expected, state_of("llama"), config=LLAMA, pattern="gpt2")
+    for kind, other in (("bart", "llama"), ("llama", "bart")):  # of which three names are the same
+        expected = rf"^from_state_dict: pattern: expected weights by .*; pass pattern='{kind}', whose names are there$"
+        refused(expected, state_of(kind), AT[kind], config=CONFIGS[kind], pattern=other)
 
 
 def test_what_was_found_may_be_passed():

@@ -16,14 +16,18 @@ MISSHAPED = [  # a square fits both ways, and beside a square w_o so does what i
 ]
 
 
+LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")  # none has a default
+
+
 def message(state, kind, **options):
     """The error's lines after the first, which says where."""
+    named = options.pop("named", pattern_of(kind))
     config = options.pop("config", None if "transform" in options else CONFIGS.get(kind))
     given = {"config": config} | ({} if config else {"n_heads": H}) | options
     with pytest.raises(ValueError, match="from_state_dict") as caught:
         weights.from_state_dict(state, AT[kind], **given)
     first, *lines = str(caught.value).split("\n  ")
-    assert first.startswith(f"from_state_dict: pattern '{pattern_of(kind)}' at '{AT[kind]}': {len(lines)} thing")
+    assert first.startswith(f"from_state_dict: pattern '{named}' at '{AT[kind]}': {len(lines)} thing")
     return lines
 
 
@@ -86,7 +90,8 @@ def test_what_may_be_missing_is_missing_together():
     state = changed("vit", attention__query__bias=None, attention__key__bias=None, attention__value__bias=None)
     assert weights.from_state_dict(state, n_heads=H).b_q is None
     lines = message(changed("qwen2", k_proj__bias=None), "qwen2")
-    assert lines == [f"{AT['qwen2']}.k_proj.bias: expected an array ({G * 4},), got none of that name"]
+    assert len(lines) == 1
+    assert lines[0].startswith(f"{AT['qwen2']}.k_proj.bias: expected an array ({G * 4},), got none of that name; a mo")
     lines = message(changed("qwen3", k_norm__weight=None), "qwen3")
     assert lines == [f"{AT['qwen3']}.k_norm.weight: expected an array (4,), got none of that name"]
     lines = message(changed("torch", bias_v=None, out_proj__bias=None), "torch")
@@ -97,7 +102,18 @@ def test_what_may_be_missing_is_missing_together():
 def test_an_extra_name_is_named(kind):
     state = state_of(kind) | {f"{AT[kind]}.lora_a.weight": np.zeros((2, 2)), "elsewhere.weight": np.zeros(2)}
     (line,) = message(state, kind)
-    assert line.startswith(f"{AT[kind]}.lora_a.weight: expected no array of that name, got one; pattern '")
+    assert line.startswith(
+        f"{AT[kind]}.lora_a.weight: expected no array of that name, got one; merge LoRA's weights int"
+    )
+    names = ", ".join(weights.PATTERNS[pattern_of(kind)].names.values())
+    assert line.endswith(f"; pattern '{pattern_of(kind)}' has {names}")
+    state[f"{AT[kind]}.gate.weight"] = state.pop(f"{AT[kind]}.lora_a.weight")
+    state[f"{AT[kind]}.gate.bias"] = np.zeros(2)
+    first, second = message(state, kind)
+    assert "; leave it out of the state if the layer computes nothing with it, or name it in beside= of P" in first
+    assert second == f"{AT[kind]}.gate.bias: expected no array of that name, got one"  # what to do is said once
+    own = weights.PATTERNS[pattern_of(kind)]._replace(beside=("gate.weight", "gate.bias"))
+    assert weights.from_state_dict(state, config=CONFIGS.get(kind), n_heads=H, pattern=own).n_heads == H
 
 
 def test_weights_in_one_and_in_three_are_too_many():
@@ -141,7 +157,51 @@ def test_swapped_heads_are_said(kind):
 
 def test_swapped_heads_are_said_where_a_norm_tells_their_width():
     (line,) = message(state_of("qwen3"), "qwen3", n_heads=G, n_kv_heads=H)
-    assert line == f"n_heads: expected d_q / d_head = 24 / 4, got {G}; exchanged they fit: n_heads={H}, n_kv_heads={G}"
+    assert line == (
+        f"n_heads: expected d_q / d_head = 24 / 4, d_head as config['head_dim'] says, got {G}; "
+        f"exchanged they fit: n_heads={H}, n_kv_heads={G}"
+    )
+
+
+def test_where_a_number_of_heads_comes_from_is_said():
+    config = CONFIGS["llama"] | {"head_dim": 3}
+    (line,) = message(state_of("llama"), "llama", config=config)
+    expected = "n_heads: expected d_q / d_head = 24 / 3, d_head as config['head_dim'] says, got 6, "
+    assert line == f"{expected}as config['num_attention_heads'] says"
+    (line,) = message(state_of("llama"), "llama", config=CONFIGS["llama"] | {"num_attention_heads": 5})
+    assert line.endswith("the width of all heads, got 5, as config['num_attention_heads'] says")
+    (line,) = message(state_of("llama"), "llama", config=CONFIGS["llama"] | {"num_key_value_heads": 3})
+    assert line == "n_kv_heads: expected d_kv / d_head = 2, got 3, as config['num_key_value_heads'] says"
+    (line,) = message(state_of("llama"), "llama", config=CONFIGS["llama"], n_kv_heads=3)
+    assert line == "n_kv_heads: expected d_kv / d_head = 2, got 3"
+    (line,) = message(state_of("llama"), "llama", config={"num_attention_heads": G, "rope_theta": 1.0})
+    assert "got 2 heads of 12, as config['num_attention_heads'] says" in line
+
+
+def test_the_way_out_of_biases_that_a_model_lacks():
+    for kind, lost in (("bert", ("query", "key", "value")), ("vit", ("dense",)), ("fused", ("proj",))):
+        state = {name: x for name, x in state_of(kind).items() if not name.endswith(tuple(f"{x}.bias" for x in lost))}
+        lines = message(state, kind)
+        hints = [line.partition("; a model without it: pattern=")[2] for line in lines]
+        assert [bool(hint) for hint in hints] == [True] + [False] * (len(lost) - 1)
+        pattern = eval(hints[0], {"PATTERNS": weights.PATTERNS})
+        layer = weights.from_state_dict(state, n_heads=H, pattern=pattern)
+        assert (layer.b_q is None) == (layer.b_o is not None)
+    (line,) = message(changed("vit", attention__key__bias=None), "vit")  # of a group whose others are there
+    assert line.endswith("pattern=PATTERNS['vit']._replace(optional=(('b_q', 'b_v'), ('b_k',)))")
+    own = {f"w_{key}": f"self.{name}.weight" for key, name in zip("qkv", ("query", "key", "value"), strict=True)}
+    own |= {"w_o": "output.dense.weight", "b_q": "query.bias"}
+    state = {name: x for name, x in state_of("bert").items() if not name.endswith("bias")}
+    (line,) = message(state, "bert", pattern=own | {"b_o": "o.bias"}, named="yours")[:1]
+    assert line.endswith("; a model without it: leave 'b_q' and 'b_o' out of the pattern")
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "bart", "whisper"])
+def test_models_that_may_have_no_biases(kind):
+    state = {name: x for name, x in state_of(kind).items() if not name.endswith("bias")}
+    layer = weights.from_state_dict(state, config=CONFIGS.get(kind), n_heads=H)
+    assert (layer.b_q, layer.b_k, layer.b_v, layer.b_o) == (None,) * 4
+    assert set(weights.to_state_dict(layer, pattern_of(kind), AT[kind])) == set(state)
 
 
 def test_heads_are_as_many_as_t5s_table_has_columns():
@@ -193,6 +253,13 @@ def test_rope_is_not_guessed():
         ({"rms_norm_eps": -1.0}, "config['rms_norm_eps']: expected a finite number from 0, got -1.0"),
         ({"rope_scaling": {"type": "longrope"}}, "config's rope type: expected one of default, linear, dynamic, yarn"),
         ({"rope_scaling": {"type": "linear"}}, "config's rope of type 'linear': expected a number 'factor', got none"),
+        *(
+            (
+                {"rope_scaling": {key: 8 for key in LLAMA3 if key != lost} | {"rope_type": "llama3"}},
+                f"config's rope of type 'llama3': expected a number '{lost}', got none",
+            )
+            for lost in LLAMA3
+        ),
         ({"rope_scaling": {"type": "linear", "factor": -1}}, "config's rope of type 'linear': expected numbers that"),
         ({"rope_scaling": {"type": "yarn", "factor": 2, "truncate": False}}, "config's rope of type 'yarn': expected"),
         ({"rope_scaling": {"type": "dynamic", "factor": 2}}, "config's rope of type 'dynamic': expected a number 'max"),

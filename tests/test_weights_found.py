@@ -64,6 +64,34 @@ def test_a_layer_is_one_line():
     assert str(*weights.attention_layers(bare)) == "(no prefix): torch, d_model 12, heads not said"
 
 
+def test_a_line_hides_nothing_that_a_call_needs():
+    def line(kind, more=()):
+        (found,) = weights.attention_layers(state_of(kind) | {f"{AT[kind]}.{name}": x for name, x in more})
+        return str(found)
+
+    assert (
+        line("torch, other widths")
+        == f"{AT['torch, other widths']}: torch, d_model 12, heads not said, d_key 10, d_value 7, biases"
+    )
+    assert line("torch") == f"{AT['torch']}: torch, d_model 12, heads not said, biases, learned key and value"
+    table = ("relative_attention_bias.weight", np.zeros((32, H)))
+    assert line("t5", [table]).endswith("6 heads of 4, d_q 24, d_kv 24, table of relative positions")
+    assert line("t5cross").endswith("d_q 24, d_kv 24, cross attention")
+    assert line("whisper").endswith("heads not said, cross attention, biases")
+    assert "cross" not in line("t5") + line("bart") + line("bert")
+
+
+def test_a_layers_repr_is_short():
+    (found,) = weights.attention_layers(
+        {name.replace(AT["bert"], "x" * 10**6): x for name, x in state_of("bert").items()}
+    )
+    assert found.prefix == "x" * 10**6
+    assert len(repr(found)) < 300
+    assert repr(weights.Found("a", "t5", 4, 4, 4, cross=True)) == (
+        "Found(prefix='a', pattern='t5', d_model=4, d_q=4, d_kv=4, cross=True)"
+    )
+
+
 def test_all_of_a_checkpoint_in_its_order():
     names = {
         f"encoder.layer.{i}.attention.{name}": (shape, None)

@@ -7,7 +7,7 @@ from states import AT, CONFIGS, D, H, pattern_of, state_of
 
 from headwise import transforms, weights
 
-NO_ROPE = ["bert", "albert", "vit", "gpt2", "t5", "fused", "torch"]
+NO_ROPE = ["bert", "distilbert", "albert", "bart", "vit", "gpt2", "t5", "fused", "torch"]
 OWN = {"w_q": "query.weight", "w_k": "key.weight", "w_v": "value.weight", "w_o": "dense.weight"}
 OWN |= {"b_q": "query.bias", "b_k": "key.bias", "b_v": "value.bias", "b_o": "dense.bias"}
 HEADS = {"num_attention_heads": H}
@@ -62,7 +62,9 @@ def test_a_model_described_by_its_caller_has_what_the_caller_says():
 
 ORDINARY = {
     "bert": ["bert", "roberta", "xlm-roberta", "camembert", "electra", "ernie", "esm", "layoutlm", "megatron-bert"],
-    "albert": ["albert", "distilbert", "bart", "opt", "clip_text_model", "whisper"],
+    "albert": ["albert"],
+    "distilbert": ["distilbert"],
+    "bart": ["bart", "opt", "clip_text_model", "siglip_vision_model", "whisper", "wav2vec2", "hubert", "m2m_100"],
     "vit": ["vit", "deit", "vit_mae", "dinov2", "videomae", "audio-spectrogram-transformer", "yolos", "dpt", "vilt"],
     "gpt2": ["gpt2", "imagegpt", "openai-gpt", "decision_transformer"],
     "t5": ["t5", "mt5", "umt5"],
@@ -136,7 +138,10 @@ def test_a_key_that_says_positions_inside_is_named(kind, what, key):
     assert line.startswith(
         f"config['{key}']: expected none, as the pattern '{kind}' has no {what}, got {value!r}; pass"
     )
-    how = {"rope": f"or pattern=PATTERNS['{kind}']._replace(rope='half')", "alibi": "bias=headwise.alibi(...)"}
+    how = {
+        "rope": f"or pattern=PATTERNS['{kind}']._replace(rope='half') or 'interleaved'",
+        "alibi": "bias=headwise.alibi(...)",
+    }
     assert how.get(what, "the positions as bias= in each call") in line
 
 

@@ -59,6 +59,12 @@ GPT2 = {"vocab_size": 11, "n_embd": D_MODEL, "n_head": N_HEADS, "n_layer": 2, "n
 GPT2 |= {"bos_token_id": 1, "eos_token_id": 2}
 IMAGE = {"image_size": [12, 8], "patch_size": 4, "num_channels": 1}  # 6 patches, and one token for all of them
 VIT = IMAGE | {"hidden_size": D_MODEL, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": N_HEADS}
+BART = {"vocab_size": 11, "d_model": D_MODEL, "max_position_embeddings": 16}
+BART |= {f"{part}_{key}": n for part in ("encoder", "decoder") for key, n in (("layers", 1), ("ffn_dim", 16))}
+BART |= {"encoder_attention_heads": N_HEADS, "decoder_attention_heads": N_HEADS}
+SOUND = {"num_mel_bins": 3, "max_source_positions": N_MEMORY, "max_target_positions": 16, "decoder_start_token_id": 1}
+WHISPER = BART | SOUND | {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "begin_suppress_tokens": None}
+DISTILBERT = {"vocab_size": 11, "dim": D_MODEL, "n_layers": 2, "n_heads": N_HEADS, "hidden_dim": 16}
 T5 = {"vocab_size": 11, "d_model": D_MODEL, "d_kv": 6, "d_ff": 16, "num_layers": 1, "num_heads": N_HEADS}
 T5 |= {"relative_attention_num_buckets": 8, "relative_attention_max_distance": 10}  # 7 tokens reach the wide buckets
 
@@ -89,12 +95,16 @@ class Model(NamedTuple):
 
 IN_LLAMA = ("model.layers.1.", "self_attn", "o_proj")
 IN_ALBERT = ("albert.encoder.albert_layer_groups.0.albert_layers.0.", "attention", "dense")
+IN_DISTILBERT = ("distilbert.transformer.layer.1.", "attention", "out_lin")
 IN_VIT = ("vit.encoder.layer.1.", "attention", "o_proj", "image", "vit.layers.1.")
+OF_BART = ("BartForConditionalGeneration", BART)
+OF_WHISPER = ("WhisperForConditionalGeneration", WHISPER)  # keys without a bias
 OF_T5 = ("T5ForConditionalGeneration", T5)
 QWEN3 = {"rope_parameters": ROPE, "head_dim": 16, "rms_norm_eps": 0.01}
 MODELS = [
     Model("gpt2", "GPT2LMHeadModel", GPT2, "transformer.h.1.", "attn", "c_proj"),
     Model("bert", "BertForMaskedLM", TEXT, "bert.encoder.layer.1.", "attention", "output.dense"),
+    Model("distilbert", "DistilBertForMaskedLM", DISTILBERT, *IN_DISTILBERT),
     Model("albert", "AlbertForMaskedLM", TEXT | {"embedding_size": 12}, *IN_ALBERT),
     Model("vit", "ViTForImageClassification", VIT, *IN_VIT),
     Model("llama", "LlamaForCausalLM", GROUPED | {"rope_parameters": ROPE}, *IN_LLAMA),
@@ -108,6 +118,9 @@ MODELS = [
     Model("t5-encoder", *OF_T5, "encoder.block.0.layer.0.", "SelfAttention", "o", "encoder"),
     Model("t5-decoder", *OF_T5, "decoder.block.0.layer.0.", "SelfAttention", "o", "decoder"),
     Model("t5-cross", *OF_T5, "decoder.block.0.layer.1.", "EncDecAttention", "o", "decoder"),
+    Model("bart-encoder", *OF_BART, "model.encoder.layers.0.", "self_attn", "out_proj", "encoder"),
+    Model("bart-cross", *OF_BART, "model.decoder.layers.0.", "encoder_attn", "out_proj", "decoder"),
+    Model("bart-whisper", *OF_WHISPER, "model.decoder.layers.0.", "self_attn", "out_proj", "sound"),
 ]
 
 
@@ -131,6 +144,8 @@ def given(run: str) -> dict[str, Any]:
     tokens = text(N_TOKENS, LENGTHS)
     if run == "image":
         return {"pixel_values": normal(2, 1, 12, 8)}
+    if run == "sound":
+        return {"input_features": normal(2, 3, 2 * N_MEMORY)} | text(N_TOKENS, LENGTHS, "decoder_")
     if run == "encoder":
         return tokens | text(N_MEMORY, MEMORY_LENGTHS, "decoder_")
     if run == "decoder":
@@ -140,7 +155,7 @@ def given(run: str) -> dict[str, Any]:
 
 def masked(name: str) -> Arrays:
     """Which keys are no padding, where a model is told."""
-    if name == "t5-cross":
+    if name.endswith("-cross"):
         return {"valid": valid(MEMORY_LENGTHS, N_MEMORY).numpy()}
     return {} if name in ("vit", "fused") else {"valid": valid(LENGTHS, N_TOKENS).numpy()}
 

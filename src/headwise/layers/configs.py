@@ -14,7 +14,7 @@ import numpy as np
 from headwise.core import frequencies
 from headwise.core.frequencies import Frequencies
 from headwise.core.shapes import Array, Faults, flag, given_as, integer, real, shown
-from headwise.layers.patterns import Pattern, printed
+from headwise.layers.patterns import OWN, Pattern, printed
 from headwise.layers.positional import ROPE_MODELS
 from headwise.layers.transforms import Transform, TransformVjp, rotary
 
@@ -25,16 +25,20 @@ _KEYS = {
     "d_model": ("hidden_size", "n_embd", "d_model", "dim"),
 }
 _BASES = dict.fromkeys(("llama", "mistral", "qwen2", "qwen3"), 10_000.0)  # where config.json says none
+_SIDES = ("encoder_attention_heads", "decoder_attention_heads")  # of BART, where both are one number
+_UNSCALED = ("gpt_neo",)  # models whose scores are not scaled, though no key says so
+_PER_HEAD = ("bloom", "gpt_neox", "gpt_neox_japanese", "persimmon")  # q, k, v of each head beside each other
 _LENGTHS = ("max_position_embeddings", "original_max_position_embeddings")
 _OF_YARN = ("beta_fast", "beta_slow", "attention_factor", "mscale", "mscale_all_dim")
 _NUMBERS = ("factor", "low_freq_factor", "high_freq_factor", *_OF_YARN)
 _FLAGS = ("scale_attn_weights", "use_scaled_rope")
-_OWN = "pass n_heads= and transform= in place of config=, and what it scales or caps in each call"
 _DIFFERENT = {  # what a layer does not hold: the key, the values that mean nothing
     "attn_logit_softcapping": (None,),
     "scale_attn_by_inverse_layer_idx": (None, False),
     "clip_qkv": (None,),
 }
+_LLAMA3_OF_META = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+_LLAMA3_OF_META |= {"original_max_position_embeddings": 8192}  # its params.json has none of these
 
 
 class Settings(NamedTuple):
@@ -58,11 +62,21 @@ def read_settings(faults: Faults, config: Any) -> Settings:
         own = " or ".join(f"config['{printed(str(key))}']" for key in nested)
         faults.value("config", "the attention's own numbers", "a model's of several parts", f"pass {own}")
         return Settings()
-    return Settings(**{field: _number(faults, config, keys) for field, keys in _KEYS.items()})
+    return Settings(**{field: _number(faults, config, _keys(config, field)) for field in _KEYS})
+
+
+def source_of(config: Mapping[str, Any], field: str) -> str:
+    """The key that says a number of :class:`Settings`, as errors name it; "" where none does."""
+    return next((f"config['{key}']" for key in _keys(config, field) if config.get(key) is not None), "")
+
+
+def _keys(config: Mapping[str, Any], field: str) -> tuple[str, ...]:
+    sides = [config.get(key) for key in _SIDES]
+    return _KEYS[field] + (_SIDES[:1] if field == "n_heads" and sides[0] == sides[1] else ())
 
 
 def _says_heads(config: Any) -> bool:
-    return isinstance(config, Mapping) and any(config.get(key) is not None for key in _KEYS["n_heads"])
+    return isinstance(config, Mapping) and any(config.get(key) is not None for key in (*_KEYS["n_heads"], *_SIDES))
 
 
 def _number(faults: Faults, config: Mapping[str, Any], keys: tuple[str, ...]) -> int | None:
@@ -72,18 +86,53 @@ def _number(faults: Faults, config: Mapping[str, Any], keys: tuple[str, ...]) ->
     return None
 
 
-def check_config(faults: Faults, config: Mapping[str, Any], pattern: Pattern) -> None:
+def check_config(faults: Faults, config: Mapping[str, Any], name: str, pattern: Pattern) -> None:
     """Note what a configuration asks of attention that no layer here does."""
-    for key, plain in _DIFFERENT.items():
-        if config.get(key) not in plain:
-            faults.value(f"config['{key}']", f"{plain[-1]} or nothing", shown(config[key]), _OWN)
     for key in _FLAGS:
         if config.get(key) is not None:
             flag(faults, f"config['{key}']", config[key])
+    before = len(faults.found)
+    for key, plain in _DIFFERENT.items():
+        if config.get(key) not in plain:
+            faults.value(f"config['{key}']", f"{plain[-1]} or nothing", shown(config[key]))
     kind = config.get("model_type")
     if pattern.rope is not None and kind is not None and kind not in ROPE_MODELS:
         expected = f"one of {', '.join(ROPE_MODELS)}, whose rope, norms and scale are known"
-        faults.value("config['model_type']", expected, shown(kind), _OWN)
+        faults.value("config['model_type']", expected, shown(kind))
+    if len(faults.found) > before:
+        last = faults.found[-1]
+        faults.found[-1] = last._replace(remedy=_instead(config, pattern))
+    if name == OWN and kind in _PER_HEAD and "w_qkv" in pattern.names and pattern.fused != "heads":
+        expected = "one whose w_qkv holds all heads' queries, then all keys, then all values"
+        remedy = "'fused': 'heads' in the pattern says that q, k and v of each head lie beside each other"
+        faults.value("config['model_type']", expected, shown(kind), remedy)
+
+
+def _instead(config: Mapping[str, Any], pattern: Pattern) -> str:
+    """What to pass where a configuration is refused: to the function, and in each call of the layer."""
+    said = {
+        field: next((config[key] for key in _keys(config, field) if config.get(key) is not None), None)
+        for field in ("n_heads", "n_kv_heads")
+    }
+    heads = "".join(f"{field}={shown(number)}, " for field, number in said.items() if number is not None)
+    of_rope = config.get("rope_parameters")
+    base = config.get("rope_theta", of_rope.get("rope_theta") if isinstance(of_rope, Mapping) else None)
+    said_base = "..." if base is None else shown(base)
+    rope = f"transform=transforms.rotary(style='{pattern.rope}', base={said_base}) or another" if pattern.rope else ""
+    given = f"{heads or 'n_heads=, '}{rope}".removesuffix(", ")
+    calls = ["scale=d_head**-0.5 / (1 + layer)"] if config.get("scale_attn_by_inverse_layer_idx") else []
+    scalar, cap = config.get("query_pre_attn_scalar"), config.get("attn_logit_softcapping")
+    if scalar is not None:
+        calls.append(f"scale={shown(scalar)}**-0.5 (query_pre_attn_scalar)")
+    if config.get("attention_multiplier") is not None:
+        calls.append(f"scale={shown(config['attention_multiplier'])} (attention_multiplier)")
+    if cap is not None:
+        calls.append(f"softcap={shown(cap)} (attn_logit_softcapping)")
+    if config.get("sliding_window") is not None:
+        where = "layer_types says" if config.get("layer_types") is not None else "layers slide"
+        calls.append(f"mask=masks.window({shown(config['sliding_window'])} - 1, 0) where {where} so (sliding_window)")
+    each = f"; in each call {', '.join(calls)}" if calls else ", and what it scales or caps in each call"
+    return f"in place of config= pass {given}{each}"
 
 
 def scale_of(faults: Faults, config: Mapping[str, Any], pattern: Pattern) -> float | None:
@@ -100,6 +149,8 @@ def scale_of(faults: Faults, config: Mapping[str, Any], pattern: Pattern) -> flo
             faults.value(f"config['{key}']", expected, str(number))
         elif number is not None:
             said[key] = number**power
+    if not said and pattern.scale is None and config.get("model_type") in _UNSCALED:
+        said["model_type"] = 1.0
     if len(said) > 1 or (said and pattern.scale is not None):
         others = [*said, *(["the pattern's scale"] if pattern.scale is not None else [])]
         faults.value("config", "one scale", " and ".join(others), "leave out all but one")
@@ -168,9 +219,8 @@ def _said_of_rope(faults: Faults, config: Mapping[str, Any]) -> dict[str, Any] |
         expected = "one rope for all layers and columns"
         faults.value("config's rope", expected, f"one with {shown(other[0])}", "pass transform= of this layer")
         return None
-    if config.get("use_scaled_rope"):
-        said.setdefault("rope_type", "llama3")
-    said = {key: config[key] for key in _LENGTHS if config.get(key) is not None} | said
+    meta = _LLAMA3_OF_META if config.get("use_scaled_rope") else {}
+    said = meta | {key: config[key] for key in _LENGTHS if config.get(key) is not None} | said
     before = len(faults.found)
     for key in _NUMBERS:
         if key in said:
@@ -201,8 +251,8 @@ def _dynamic(style: str, dims: int, base: float, said: dict[str, Any]) -> Transf
 
 def _llama3(style: str, dims: int, base: float, said: dict[str, Any]) -> Transform:
     names = {"low": "low_freq_factor", "high": "high_freq_factor", "trained_length": "original_max_position_embeddings"}
-    given = {name: said[key] for name, key in names.items() if key in said}
-    return _turning(style, dims, frequencies.llama3(dims, said.get("factor", 8.0), base=base, **given))
+    given = {name: said[key] for name, key in names.items()}
+    return _turning(style, dims, frequencies.llama3(dims, said["factor"], base=base, **given))
 
 
 def _yarn(style: str, dims: int, base: float, said: dict[str, Any]) -> Transform:

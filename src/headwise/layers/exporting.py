@@ -94,13 +94,22 @@ def _held(layer: MultiHeadAttention, pattern: Pattern, add_zero_attn: bool) -> d
     for whole, parts in (("w_qkv", SEPARATE), ("b_qkv", ("b_q", "b_k", "b_v"))):
         widths = {held[part].shape[:-1] for part in parts if part in held}
         if whole in pattern.names and all(part in held for part in parts) and len(widths) == 1:
-            held[whole] = np.concatenate([held.pop(part) for part in parts], axis=-1)
+            by_heads = pattern.fused == "heads" and layer.n_kv_heads == layer.n_heads
+            held[whole] = joined([held.pop(part) for part in parts], layer.n_heads if by_heads else 1)
     for role in ("bias_k", "bias_v"):
         rows = getattr(layer, role, None)  # (G, m, d_head)
         if rows is not None and rows.shape[1] > add_zero_attn:
             rows = rows[:, : rows.shape[1] - add_zero_attn]
             held[role] = rows.reshape(1, 1, -1) if rows.shape[1] == 1 else rows
     return held | norm_weights(layer.transform)
+
+
+def joined(parts: list[Array], n_heads: int) -> Array:
+    """Columns of queries, keys and values in one array: those of each head beside each other; blocks, of one head."""
+    if n_heads == 1:
+        return np.concatenate(parts, axis=-1)
+    cut = [part.reshape(*part.shape[:-1], n_heads, -1) for part in parts]  # (..., H, d_head)
+    return np.concatenate(cut, axis=-1).reshape(*parts[0].shape[:-1], -1)
 
 
 def _check_zeros(faults: Faults, layer: MultiHeadAttention) -> None:
@@ -122,7 +131,7 @@ def _check_back(faults: Faults, pattern: Pattern, layer: MultiHeadAttention, hel
     scale, plain = getattr(layer, "scale", None), layer.d_head**-0.5
     if (plain if scale is None else scale) != (plain if pattern.scale is None else pattern.scale):
         faults.value("scale", f"{pattern.scale}, as the pattern's models have it", str(scale))
-    if layer.n_kv_heads != layer.n_heads and not pattern.grouped:
+    if layer.n_kv_heads != layer.n_heads and (pattern.fused == "heads" or not pattern.grouped):
         expected = f"{layer.n_heads} = n_heads, as the pattern's models have no grouped heads"
         faults.value("n_kv_heads", expected, str(layer.n_kv_heads))
     if norm_is_late(layer.transform):

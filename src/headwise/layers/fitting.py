@@ -45,8 +45,16 @@ class Widths(NamedTuple):
 class Fitting:
     """The arrays of one place, held to its pattern and to the numbers that are known."""
 
-    def __init__(self, faults: Faults, place: Place, arrays: Mapping[str, Array], settings: Settings) -> None:
+    def __init__(
+        self,
+        faults: Faults,
+        place: Place,
+        arrays: Mapping[str, Array],
+        settings: Settings,
+        sources: Mapping[str, str] | None = None,  # of the settings: the key of the configuration that says each
+    ) -> None:
         self.faults, self.place, self.arrays, self.settings = faults, place, arrays, settings
+        self.sources = sources or {}
         shapes = {role: x.shape for role, x in arrays.items()}
         self.layout = layout_of(place.pattern, shapes)
         self.shapes = {role: self.turned(role, shape) for role, shape in shapes.items()}
@@ -117,14 +125,18 @@ class Fitting:
     def check(self, names: Collection[str]) -> None:
         """Note every missing, extra and misshaped name."""
         expected = self.widths.shapes(self._d_head(self.widths)) if self.widths else {}
-        for role in missing(self.place.pattern, self.place.held):
+        lost = missing(self.place.pattern, self.place.held)
+        way_out = self._without(lost)
+        for role in lost:
             free = role in ("w_k", "w_v") and self.place.pattern.other_tokens
             shape = None if free else expected.get(role)
             said = "an array" if shape is None else f"an array {words(self.turned(role, shape))}"
-            self.faults.value(self._name(role), said, "none of that name")
-        for name in extra(self.place, names):
-            held = f"pattern '{self.place.name}' has {listed(self.place.pattern.names.values())}"
-            self.faults.value(printed(name), "no array of that name", "one", held)
+            remedy = way_out if role.startswith("b_") else ""
+            self.faults.value(self._name(role), said, "none of that name", remedy)
+            way_out = "" if remedy else way_out
+        others = extra(self.place, names)
+        for i, name in enumerate(others):
+            self.faults.value(printed(name), "no array of that name", "one", "" if i else self._with(others, lost))
         advice = self._other_layout(expected)
         for role, shape in self.shapes.items():
             if role in expected and shape != expected[role]:
@@ -134,6 +146,26 @@ class Fitting:
         width = self.settings.d_model
         if self.widths and width not in (None, self.widths.d_model):
             self.faults.value("config", f"a width of tokens of {self.widths.d_model}, as weights have it", str(width))
+
+    def _without(self, lost: Collection[str]) -> str:
+        """The remedy for biases that a model does not have."""
+        biases = tuple(role for role in lost if role.startswith("b_"))
+        if self.place.name == OWN:
+            return f"a model without it: leave {' and '.join(map(repr, biases))} out of the pattern"
+        groups = [tuple(role for role in group if role not in biases) for group in self.place.pattern.optional]
+        optional = f"optional={(*filter(None, groups), biases)}"
+        return f"a model without it: pattern=PATTERNS['{self.place.name}']._replace({optional})"
+
+    def _with(self, others: Collection[str], lost: Collection[str]) -> str:
+        """The remedy for names that are not the layer's, once for all of them."""
+        if any("lora" in name.lower() for name in others):
+            way_out = "merge LoRA's weights into the model's first (peft: merge_and_unload)"
+        elif self.place.name != OWN and any(role.startswith("w_") for role in lost):
+            way_out = "describe another model by pattern={'w_q': its name after the prefix, ...}"
+        else:
+            own = "your pattern" if self.place.name == OWN else f"PATTERNS['{self.place.name}']"
+            way_out = f"leave it out of the state if the layer computes nothing with it, or name it in beside= of {own}"
+        return f"{way_out}; pattern '{self.place.name}' has {listed(self.place.pattern.names.values(), 16)}"
 
     def heads(self) -> tuple[int, int, int]:
         """Number of heads, of key heads, and their width; zeros with what does not fit noted."""
@@ -148,18 +180,29 @@ class Fitting:
         d_head = d_q // heads
         if d_q % heads or known not in (None, d_head):
             whole = f"a number that divides d_q = {d_q}, the width of all heads"
-            expected = whole if known is None else f"d_q / d_head = {d_q} / {known}"
-            self.faults.value("n_heads", expected, str(heads), self._exchanged(heads, groups))
+            expected = whole if known is None else f"d_q / d_head = {d_q} / {known}{self._said_by('d_head', 'd_head')}"
+            got = f"{heads}{self._said_by('n_heads')}"
+            self.faults.value("n_heads", expected, got, self._exchanged(heads, groups))
             return 0, 0, 0
         own = d_kv // d_head
         if groups is None and (d_kv % d_head or not own or heads % own):
             expected = f"heads whose width divides d_kv = {d_kv}, the width of all key heads"
-            self.faults.value("n_heads", expected, f"{heads} heads of {d_head}", "n_kv_heads is d_kv / d_head")
+            got = f"{heads} heads of {d_head}{self._said_by('n_heads')}"
+            self.faults.value("n_heads", expected, got, "n_kv_heads is d_kv / d_head")
         elif groups is not None and (groups * d_head != d_kv or heads % groups):
             fits = not d_kv % d_head and own and not heads % own
             expected = f"d_kv / d_head = {own}" if fits else f"one that n_heads = {heads} and d_kv = {d_kv} fit"
-            self.faults.value("n_kv_heads", expected, str(groups), self._exchanged(heads, groups))
+            got = f"{groups}{self._said_by('n_kv_heads')}"
+            self.faults.value("n_kv_heads", expected, got, self._exchanged(heads, groups))
+        elif self.place.pattern.fused == "heads" and "w_qkv" in self.shapes and own != heads:
+            expected = f"{heads} = n_heads, where q, k and v of each head lie beside each other"
+            self.faults.value("n_kv_heads", expected, str(own), "'fused': 'blocks' where they do not")
         return heads, own, d_head
+
+    def _said_by(self, field: str, name: str = "") -> str:
+        """Where a number came from, if not from an argument."""
+        source = self.sources.get(field, "")
+        return f", {name} as {source} says".replace("  ", " ") if source else ""
 
     def _exchanged(self, heads: int, groups: int | None) -> str:
         """The remedy where the two numbers of heads stand for each other."""
@@ -219,6 +262,11 @@ def missing(pattern: Pattern, held: Collection[str]) -> list[str]:
         if any(role in held for role in group):
             lacked += [role for role in group if role not in held]
     return lacked
+
+
+def fits_well(place: Place) -> bool:
+    """Whether more of a pattern's names are there than are missing: fewer may be there by chance."""
+    return len(place.held) > len(missing(place.pattern, place.held))
 
 
 def extra(place: Place, names: Collection[str]) -> list[str]:

@@ -7,9 +7,11 @@ import re
 from collections.abc import Container, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from headwise.core.shapes import Faults, Shape, given_as
+from headwise.core.shapes import Faults, Shape, given_as, shown
 from headwise.layers.configs import read_settings
 from headwise.layers.patterns import PATTERNS, SEPARATE, Pattern, printed
+
+_CROSS = ("EncDecAttention", "crossattention", "cross_attn", "cross_attention", "encoder_attn", "encoder_attention")
 
 
 class Place(NamedTuple):
@@ -97,6 +99,14 @@ class Found(NamedTuple):
         The style of the models' rope.
     biases, norms : bool
         Whether there are biases, and norms of queries and keys.
+    d_key, d_value : int or None
+        Width of the keys' and of the values' tokens, where it is another than that of the queries'.
+    learned : bool
+        Whether there are a learned key and value: PyTorch's ``bias_k`` and ``bias_v``.
+    table : bool
+        Whether T5's table of relative positions stands here, from which ``bias=`` of all layers of a stack comes.
+    cross : bool
+        Whether the prefix says that keys and values come from other tokens, as ``EncDecAttention`` does.
     """
 
     prefix: str
@@ -109,6 +119,11 @@ class Found(NamedTuple):
     rope: str | None = None
     biases: bool = False
     norms: bool = False
+    d_key: int | None = None
+    d_value: int | None = None
+    learned: bool = False
+    table: bool = False
+    cross: bool = False
 
     @property
     def grouped(self) -> bool:
@@ -121,10 +136,23 @@ class Found(NamedTuple):
             heads += ", grouped" if self.n_kv_heads is None else f", {self.n_kv_heads} of keys"
         said = [f"{printed(self.prefix) or '(no prefix)'}: {printed(self.pattern)}", f"d_model {self.d_model}", heads]
         said += [f"d_q {self.d_q}, d_kv {self.d_kv}"] if self.grouped or self.d_q != self.d_model else []
-        said += ["biases"] if self.biases else []
-        said += ["norms of q and k"] if self.norms else []
-        said += [f"rope {self.rope}"] if self.rope else []
-        return ", ".join(said)
+        others = {"d_key": self.d_key, "d_value": self.d_value}
+        said += [f"{name} {width}" for name, width in others.items() if width is not None]
+        kinds = {
+            "cross attention": self.cross,
+            "biases": self.biases,
+            "learned key and value": self.learned,
+            "norms of q and k": self.norms,
+            f"rope {self.rope}": self.rope,
+            "table of relative positions": self.table,
+        }
+        return ", ".join(said + [kind for kind, held in kinds.items() if held])
+
+    def __repr__(self) -> str:
+        parts = {
+            field: value for field, value in self._asdict().items() if value != self._field_defaults.get(field, ())
+        }
+        return f"Found({', '.join(f'{field}={shown(value)}' for field, value in parts.items())})"
 
 
 def attention_layers(tensors: Any, config: Mapping[str, Any] | None = None) -> list[Found]:
@@ -205,8 +233,25 @@ def _found(place: Place, tensors: Mapping[str, Shape], n_heads: int | None, d_he
     held = heads_held(shapes, [tensors[name] for name in tables_of(place, tensors)])
     n_heads, d_head = _heads(held, d_q, n_heads, d_head)
     groups = d_kv // d_head if d_head and not d_kv % d_head else None
-    biases, norms = any(role.startswith("b_") for role in shapes), "q_norm" in shapes
-    return Found(place.prefix, place.name, d_model, d_q, d_kv, n_heads, groups, place.pattern.rope, biases, norms)
+    tokens = [shapes[role][1] for role in ("w_k", "w_v") if "w_qkv" not in shapes]  # (out, in), as all of three are
+    d_key, d_value = [None if width == d_model else width for width in tokens] or (None, None)
+    return Found(
+        place.prefix,
+        place.name,
+        d_model,
+        d_q,
+        d_kv,
+        n_heads,
+        groups,
+        place.pattern.rope,
+        biases=any(role.startswith("b_") for role in shapes),
+        norms="q_norm" in shapes,
+        d_key=d_key,
+        d_value=d_value,
+        learned="bias_k" in shapes,
+        table=bool(tables_of(place, tensors)),
+        cross=place.prefix.rpartition(".")[2] in _CROSS,
+    )
 
 
 def _widths(shapes: Mapping[str, Shape]) -> tuple[int, int, int] | None:

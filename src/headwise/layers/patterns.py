@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from headwise.core.shapes import Faults, given_as, real, shown
 
 LAYOUTS = ("linear", "conv1d", "either")
+FUSED = ("blocks", "heads")
 _LONGEST = 200  # characters of a name in an error
 OWN = "yours"  # a pattern that the caller described
 SEPARATE = ("w_q", "w_k", "w_v")
@@ -20,12 +21,12 @@ ROLES = {
     "w_q": "the queries' weight",
     "w_k": "the keys' weight",
     "w_v": "the values' weight",
-    "w_qkv": "these three side by side",
+    "w_qkv": "these three in one",
     "w_o": "the output's weight",
     "b_q": "the queries' bias",
     "b_k": "the keys' bias",
     "b_v": "the values' bias",
-    "b_qkv": "these three one after the other",
+    "b_qkv": "these three in one",
     "b_o": "the output's bias",
     "bias_k": "a learned key",
     "bias_v": "a learned value",
@@ -60,6 +61,10 @@ class Pattern(NamedTuple):
         Whether keys and values may come from tokens of another width.
     grouped : bool
         Whether there may be fewer heads of keys than of queries.
+    fused : {"blocks", "heads"}
+        In which order ``w_qkv`` and ``b_qkv`` hold their columns: "blocks", the queries' of all heads, then all keys',
+        then all values', as GPT-2 and timm have them; "heads", those of the first head's query, key and value, then of
+        the second's, as BLOOM and GPT-NeoX have them. Shapes do not tell one from the other.
     """
 
     names: Mapping[str, str]
@@ -71,6 +76,7 @@ class Pattern(NamedTuple):
     scale: float | None = None
     other_tokens: bool = False
     grouped: bool = True
+    fused: str = "blocks"
 
     @property
     def asked(self) -> list[str]:
@@ -90,7 +96,9 @@ _QKV = ("b_q", "b_k", "b_v")
 _NORMS = {"q_norm": "q_norm.weight", "k_norm": "k_norm.weight"}
 _BERT = {"q": "self.query", "k": "self.key", "v": "self.value", "o": "output.dense"}
 _VIT = {"q": "attention.query", "k": "attention.key", "v": "attention.value", "o": "output.dense"}
+_DISTILBERT = {"q": "q_lin", "k": "k_lin", "v": "v_lin", "o": "out_lin"}
 _ALBERT = {"q": "query", "k": "key", "v": "value", "o": "dense"}
+_BART = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "out_proj"}
 _LLAMA = {"q": "q_proj", "k": "k_proj", "v": "v_proj", "o": "o_proj"}
 _TORCH = {
     "w_qkv": "in_proj_weight",
@@ -113,12 +121,21 @@ PATTERNS: Mapping[str, Pattern] = MappingProxyType(
             other_tokens=True,
             grouped=False,
         ),
+        "distilbert": Pattern(_named(_DISTILBERT), grouped=False),
         "albert": Pattern(_named(_ALBERT), beside=("LayerNorm.weight", "LayerNorm.bias"), grouped=False),
         "vit": Pattern(_named(_VIT), optional=(_QKV,), grouped=False),
         "gpt2": Pattern(
             _named({"qkv": "c_attn", "o": "c_proj"}),
             layout="conv1d",
+            optional=(("b_qkv", "b_o"),),
             beside=("bias", "masked_bias"),
+            grouped=False,
+        ),
+        "bart": Pattern(
+            _named(_BART),
+            optional=(("b_q", "b_v", "b_o"), ("b_k",)),
+            beside=("bias", "masked_bias"),
+            other_tokens=True,
             grouped=False,
         ),
         "llama": Pattern(
@@ -138,7 +155,8 @@ PATTERNS: Mapping[str, Pattern] = MappingProxyType(
         "fused": Pattern(_named({"qkv": "qkv", "o": "proj"}), layout="either", optional=(("b_qkv",),)),
     }
 )
-"""The models' ways to keep weights, by name; "llama" is Mistral's, Qwen 2's and Qwen 3's too, "meta" Llama's own."""
+"""The models' ways to keep weights, by name; "llama" is Mistral's, Qwen 2's and Qwen 3's too, "meta" Llama's own,
+"bart" that of OPT, CLIP, Whisper and wav2vec 2.0 too."""
 
 
 def known_patterns(faults: Faults, pattern: Any) -> dict[str, Pattern]:
@@ -159,8 +177,8 @@ def known_patterns(faults: Faults, pattern: Any) -> dict[str, Pattern]:
 
 
 def _of_names(names: Mapping[str, Any]) -> Pattern:
-    """The pattern of a model that is described by its names, and perhaps its layout, rope and scale."""
-    said = {key: names[key] for key in ("layout", "rope", "scale") if key in names}
+    """The pattern of a model that is described by its names, and perhaps its layout, rope, scale and order of w_qkv."""
+    said = {key: names[key] for key in ("layout", "rope", "scale", "fused") if key in names}
     return Pattern({role: name for role, name in names.items() if role not in said}, other_tokens=True, **said)
 
 
@@ -183,6 +201,10 @@ def _fits(faults: Faults, pattern: Pattern) -> bool:
         faults.value("pattern", f"a layout of {', '.join(LAYOUTS)}", shown(pattern.layout))
     if pattern.layout == "either" and "w_qkv" not in names:
         faults.value("pattern", "layout 'linear' or 'conv1d'", "'either'", "shapes tell where w_qkv is one array")
+    if pattern.fused not in FUSED:
+        faults.value("pattern", f"a fused of {', '.join(FUSED)}", shown(pattern.fused))
+    elif pattern.fused == "heads" and "w_qkv" not in names:
+        faults.value("pattern", "a name for w_qkv, which fused='heads' is said of", "none", "leave fused out")
     if pattern.rope not in (None, "half", "interleaved"):
         faults.value("pattern", "a rope of half, interleaved", shown(pattern.rope))
     if pattern.scale is not None:

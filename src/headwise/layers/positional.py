@@ -128,7 +128,7 @@ def _refuse(faults: Faults, argument: str, got: str, what: str, name: str, patte
     if what == "rope" and pattern.rope is not None:
         expected = f"none, as the rope of the pattern '{name}' does not go by it"
     elif what == "rope":
-        own = f"pattern=PATTERNS['{name}']._replace(rope='half')"
+        own = f"pattern=PATTERNS['{name}']._replace(rope='half') or 'interleaved'"
         own = "'rope': 'half' or 'interleaved' in the pattern" if name == OWN else own
         remedy += f" or {own}"
     else:

@@ -65,7 +65,9 @@ class _Rotary:
         said = {name: repr(value) for name, value in self.options.items() if value is not None}
         if "frequencies" in said:
             angles, magnitude = self.options["frequencies"]
-            said["frequencies"] = f"({brief(angles)}, {magnitude})"
+            ends = " to ".join(dict.fromkeys(f"{angle:.3g}" for angle in (angles[0], angles[-1])))
+            times = "" if magnitude == 1 else f", times {magnitude:.5g}"
+            said["frequencies"] = f"<{len(angles)} {'pair' if len(angles) == 1 else 'pairs'}: {ends}{times}>"
             del said["base"]  # not looked at
         return f"rotary({', '.join(f'{name}={value}' for name, value in said.items())})"
 

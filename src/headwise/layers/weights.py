@@ -1,8 +1,8 @@
 """Weights of existing models as layers, and back.
 
-Names are in patterns.py, where layers are in a checkpoint in found.py, what does not fit in fitting.py, the way back in
-exporting.py. Arrays stay what they are: a weight stored as (out, in) is used as its transpose, without a copy, so a
-memory map stays one.
+Names are in patterns.py, where layers are in a checkpoint in found.py, which of them a prefix means in choosing.py,
+what does not fit in fitting.py, the way back in exporting.py. Arrays stay what they are: a weight stored as (out, in)
+is used as its transpose, without a copy, so a memory map stays one.
 """
 
 from __future__ import annotations  # help() then shows types as they are written
@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from headwise.core.shapes import Array, Faults, array, flag, given_as, integer, shown
+from headwise.core.shapes import Array, Faults, array, flag, given_as, integer
 from headwise.layers.attention_layer import MultiHeadAttention
-from headwise.layers.configs import Settings, check_config, eps_of, read_settings, rope_of, scale_of
+from headwise.layers.choosing import names_under, place_meant
+from headwise.layers.configs import Settings, check_config, eps_of, read_settings, rope_of, scale_of, source_of
 from headwise.layers.exporting import to_state_dict
 from headwise.layers.fitting import Fitting
-from headwise.layers.found import Found, Place, attention_layers, heads_held, places, tables_of
-from headwise.layers.patterns import PATTERNS, SEPARATE, Pattern, known_patterns, listed, printed
+from headwise.layers.found import Found, Place, attention_layers, heads_held, tables_of
+from headwise.layers.patterns import PATTERNS, SEPARATE, Pattern, known_patterns, printed
 from headwise.layers.positional import check_positions
 from headwise.layers.saving import load, save
 from headwise.layers.transforms import compose, qk_norm
@@ -50,9 +51,11 @@ def from_state_dict(
         Numbers of heads; by default what ``config`` or the shapes say.
     pattern : str, Pattern or Mapping, optional
         A name of :data:`PATTERNS`; by default the one whose names are there. A model that is not among them is
-        described by a dictionary of its names, ``{"w_q": "attention.q_lin.weight", ...}``, with
+        described by a dictionary of its names after the prefix, ``{"w_q": "attn.query.weight", ...}``, with
         ``"layout": "conv1d"`` where weights are (in, out), ``"rope": "half"`` or ``"interleaved"`` where it has rope,
-        and its ``"scale"`` where that is another; or by a :class:`Pattern`.
+        and its ``"scale"`` where that is another; or by a :class:`Pattern`. One array of all three, ``"w_qkv"``, is cut
+        into the queries of all heads, then all keys, then all values; with ``"fused": "heads"`` into the query, key and
+        value of each head, one head after the other, as BLOOM and GPT-NeoX keep them. Its shape does not tell which.
     config : Mapping, optional
         The model's ``config.json``: heads, scale, and for models with rope all that it needs. Rope, alibi or relative
         positions that it says and the pattern does not have are an error, and so is a ``model_type`` of which it is
@@ -67,7 +70,7 @@ def from_state_dict(
     Returns
     -------
     MultiHeadAttention
-        Its weights are views of the state's arrays.
+        Its weights are views of the state's arrays; copies where q, k and v of each head lie beside each other.
 
     Raises
     ------
@@ -80,7 +83,8 @@ def from_state_dict(
     Notes
     -----
     Masks, causal or windows, are given in each call. So is T5's bias: ``relative_attention_bias.weight`` of the first
-    layer goes, as ``bias=``, to every layer of its stack.
+    layer goes, through :func:`headwise.relative_position_bias`, as ``bias=`` to every layer of its stack; in a
+    decoder's stack with ``bidirectional=False``.
 
     Examples
     --------
@@ -105,55 +109,26 @@ def from_state_dict(
             said = said._replace(**{name: integer(faults, name, number, 1, "a number of heads")})
     add_zero_attn = flag(faults, "add_zero_attn", add_zero_attn)
     faults.raise_any()
-    names = _under(faults, state, prefix)
-    place = _place(faults, names, prefix, patterns)
+    names = names_under(faults, state, prefix)
+    place = place_meant(faults, state, names, prefix, patterns)
     config = config or {}
-    check_config(faults, config, place.pattern)
+    check_config(faults, config, place.name, place.pattern)
     scale = scale_of(faults, config, place.pattern)
-    fit, sizes = _fitted(faults, place, state, names, said)
+    given = {"n_heads": n_heads, "n_kv_heads": n_kv_heads}
+    sources = {field: source_of(config, field) for field in said._fields if given.get(field) is None}
+    fit, sizes = _fitted(faults, place, state, names, said, sources)
     turned = _transform(faults, fit, config, transform, sizes[2])
     fit.raise_any()
     return _layer(fit, sizes, turned, scale, add_zero_attn)
 
 
-def _under(faults: Faults, state: Mapping[str, Any], prefix: str) -> list[str]:
-    start, texts = prefix.rstrip("."), [name for name in state if isinstance(name, str)]
-    names = [name for name in texts if not start or name.startswith(f"{start}.")]
-    if start and texts and not names:
-        layers = [place.prefix or "'' (no prefix)" for place in places(texts, PATTERNS) if place.whole]
-        remedy = f"layers are {listed(layers, 5)}; see attention_layers(state)" if layers else ""
-        faults.value("prefix", "the beginning of some names", f"{shown(prefix)}, with which none begins", remedy)
-        faults.raise_any()
-    return names
-
-
-def _place(faults: Faults, names: list[str], prefix: str, patterns: Mapping[str, Pattern]) -> Place:
-    """The one layer that is meant."""
-    found, start = places(names, patterns), prefix.rstrip(".")
-    here = [place for place in found if place.prefix == start]
-    if here:
-        return max(here, key=lambda place: place.rank)
-    found = [place for place in found if place.likely] or found
-    if len(found) == 1:
-        return found[0]
-    if found:
-        held = f"that of {len(found)}: {listed((place.prefix for place in found), 12)}"
-        faults.value("prefix", "the prefix of one layer", held, "name one of them")
-    else:
-        known = "" if len(patterns) == 1 else f": {', '.join(patterns)}"
-        expected = f"weights by the names of {'a' if known else 'the'} pattern{known}"
-        held = listed(map(shown, names), 12) or "no name"
-        fits = dict.fromkeys(place.name for place in places(names, PATTERNS) if place.whole)
-        remedy = f"pass pattern='{next(iter(fits), '')}', whose names are there"
-        if not fits:
-            remedy = "describe another model by pattern={'w_q': its name, ...}"
-        faults.value("pattern" if fits else "prefix", expected, held, remedy)
-    faults.raise_any()
-    raise AssertionError("a fault was noted")
-
-
 def _fitted(
-    faults: Faults, place: Place, state: Mapping[str, Any], names: list[str], said: Settings
+    faults: Faults,
+    place: Place,
+    state: Mapping[str, Any],
+    names: list[str],
+    said: Settings,
+    sources: Mapping[str, str],
 ) -> tuple[Fitting, tuple[int, int, int]]:
     """The arrays of a place and how they fit, with every fault noted; numbers and width of heads."""
     arrays = {}
@@ -167,7 +142,7 @@ def _fitted(
     if counted and said.n_heads not in (None, counted):
         faults.value("n_heads", f"{counted}, as the table of relative positions has columns", str(said.n_heads))
     said = said._replace(n_heads=counted or said.n_heads, d_head=said.d_head or width)
-    fit = Fitting(faults, place, arrays, said)
+    fit = Fitting(faults, place, arrays, said, sources)
     fit.check(names)
     return fit, fit.heads()
 
@@ -217,10 +192,11 @@ def _layer(
 ) -> MultiHeadAttention:
     n_heads, n_kv_heads, d_head = sizes
     held = {role: x.T if fit.turned(role, (0, 1)) == (1, 0) else x for role, x in fit.arrays.items()}
+    cuts, by_heads = (n_heads * d_head, (n_heads + n_kv_heads) * d_head), fit.place.pattern.fused == "heads"
     for whole, parts in (("w_qkv", SEPARATE), ("b_qkv", ("b_q", "b_k", "b_v"))):
         if whole in held:
-            cuts = n_heads * d_head, (n_heads + n_kv_heads) * d_head
-            held |= dict(zip(parts, np.split(held[whole], cuts, axis=-1), strict=True))
+            cut = _of_heads(held[whole], n_heads) if by_heads else np.split(held[whole], cuts, axis=-1)
+            held |= dict(zip(parts, cut, strict=True))
     given: dict[str, Any] = {
         role: held[role] for role in (*SEPARATE, "w_o", "b_q", "b_k", "b_v", "b_o") if role in held
     }
@@ -229,6 +205,12 @@ def _layer(
     return MultiHeadAttention.from_arrays(
         **given, n_heads=n_heads, n_kv_heads=n_kv_heads, d_head=d_head, transform=transform, **others
     )
+
+
+def _of_heads(fused: Array, n_heads: int) -> list[Array]:
+    """Columns (..., H 3 d_head) as those of queries, keys and values, (..., H d_head) each."""
+    cut = fused.reshape(*fused.shape[:-1], n_heads, 3, -1)
+    return [cut[..., i, :].reshape(*fused.shape[:-1], -1) for i in range(3)]
 
 
 def _learned(held: Mapping[str, Array], n_kv_heads: int, d_head: int, add_zero_attn: bool) -> dict[str, Array]:

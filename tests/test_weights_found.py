@@ -131,6 +131,20 @@ def test_fused_weights_are_found_in_either_layout():
     assert weights.attention_layers(shapes) == [weights.Found("", "fused", D, 24, 24)]
 
 
+@pytest.mark.parametrize("layout", ["linear", "conv1d"])
+def test_one_pattern_is_looked_for_alone(layout):
+    names = {"w_q": "to_q", "w_k": "to_k", "w_v": "to_v", "w_o": "to_out", "layout": layout}
+    stored = {"to_q": (24, D), "to_k": (24, 10), "to_v": (24, 11), "to_out": (D, 24)}  # (out, in)
+    shapes = {f"mid.{name}": (shape if layout == "linear" else shape[::-1], None) for name, shape in stored.items()}
+    others = {name: (shape, None) for name, shape in shapes_of("bert").items()}
+    (found,) = weights.attention_layers(shapes | others, {"num_attention_heads": H}, pattern=names)
+    assert found == weights.Found("mid", "yours", D, 24, 24, H, H, d_key=10, d_value=11)
+    assert [each.pattern for each in weights.attention_layers(shapes | others, pattern="bert")] == ["bert"]
+    assert weights.attention_layers(shapes | others, pattern="vit") == []
+    with pytest.raises(ValueError, match="attention_layers: pattern: expected one of torch, "):
+        weights.attention_layers(shapes, pattern="diffusers")
+
+
 @pytest.mark.parametrize(
     "change",
     [

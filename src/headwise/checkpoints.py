@@ -8,15 +8,13 @@ from typing import Any, NamedTuple
 
 from headwise.checkpoint_names import Names, looked_through, shard_note
 from headwise.core.shapes import Faults
-from headwise.files import Checkpoint, FileError, PathLike, Tensor, open_checkpoint, shown
+from headwise.files import Checkpoint, FileError, PathLike, open_checkpoint, shown
 from headwise.layers.configs import Settings
 from headwise.layers.fitting import Fitting
-from headwise.layers.found import Place, full_name, heads_held, places, tables_of
+from headwise.layers.found import places
 from headwise.layers.patterns import OWN
 from headwise.layers.weights import PATTERNS, Found, Pattern, attention_layers
-from headwise.model_configs import CONFIG, ModelConfig, brief, read_config, read_pattern, settings_of
-
-_CROSS = ("EncDecAttention", "encoder_attn", "crossattention", "cross_attn", "cross_attention")
+from headwise.model_configs import CONFIG, ModelConfig, brief, read_config, read_pattern
 
 
 class Kind(NamedTuple):
@@ -112,7 +110,7 @@ def describe(
         bytes=sum(size * tensor.dtype.itemsize for size, tensor in zip(sizes, tensors.values(), strict=True)),
         dtypes=sorted({tensor.type for tensor in tensors.values()}),
         files=len({tensor.file for tensor in tensors.values()}),
-        layers={layer.prefix: _kind(layer, tensors, named) for layer in layers},
+        layers={layer.prefix: _kind(layer) for layer in layers},
         names=None if layers else looked_through({name: tensor.shape for name, tensor in tensors.items()}),
         shard=shard_note(path),
         notes=_notes(config, layers) + ([] if layers or pattern is None else _misfits(checkpoint, named)),
@@ -124,10 +122,11 @@ def _misfits(checkpoint: Checkpoint, pattern: str | Pattern | None) -> list[str]
     place = next((place for place in places(checkpoint, patterns_of(pattern)) if place.likely), None)
     if place is None:
         return []
-    faults = _fitted(checkpoint, place, Settings(), below(place.prefix, checkpoint)).faults.found
-    if not faults:
-        return []
-    return [brief(ValueError("\n".join([f"info: {shown(place.prefix)} does not fit", *map(str, faults)])))]
+    tensors: dict[str, Any] = {role: checkpoint.tensor(name) for role, name in place.held.items()}  # shapes are enough
+    fit = Fitting(Faults("info"), place, tensors, Settings())
+    fit.check(below(place.prefix, checkpoint))
+    found = [*map(str, fit.faults.found)]
+    return [brief(ValueError("\n".join([f"info: {shown(place.prefix)} does not fit", *found])))] if found else []
 
 
 def _notes(config: ModelConfig, layers: list[Found]) -> list[str]:
@@ -176,24 +175,11 @@ def _with(
     """All layers, with the numbers of one configuration."""
     own = dict(zip(("num_attention_heads", "num_key_value_heads"), given, strict=True))
     try:
-        if pattern is not None:
-            return _of_pattern(checkpoint, said, given, pattern)
-        return attention_layers(checkpoint, dict(said or {}) | {key: n for key, n in own.items() if n is not None})
+        said = dict(said or {}) | {key: n for key, n in own.items() if n is not None}
+        return attention_layers(checkpoint, said, pattern=pattern)
     except (TypeError, ValueError) as error:
         where = f"{shown(config.file or path, 1000)}: {part}{': ' if part else ''}"
         raise FileError(f"{where}{brief(error)}") from error
-
-
-def _of_pattern(
-    checkpoint: Checkpoint,
-    said: Mapping[str, Any] | None,
-    given: tuple[int | None, int | None],
-    pattern: str | Pattern,
-) -> list[Found]:
-    settings = settings_of(said, *given)
-    found = [place for place in places(checkpoint, patterns_of(pattern)) if place.whole]
-    fits = [_fitted(checkpoint, place, settings, list(place.held.values())) for place in found]
-    return [_found(fit) for fit in fits if not fit.faults.found]
 
 
 def patterns_of(pattern: str | Pattern | None) -> Mapping[str, Pattern]:
@@ -203,39 +189,9 @@ def patterns_of(pattern: str | Pattern | None) -> Mapping[str, Pattern]:
     return {pattern: PATTERNS[pattern]} if isinstance(pattern, str) else {OWN: pattern}
 
 
-def _fitted(checkpoint: Checkpoint, place: Place, settings: Settings, names: list[str]) -> Fitting:
-    """How the arrays of a place fit, by their shapes, and which of the names are not its."""
-    tensors: dict[str, Any] = {role: checkpoint.tensor(name) for role, name in place.held.items()}
-    tables = [checkpoint.tensor(name).shape for name in tables_of(place, checkpoint)]
-    counted, width = heads_held({role: tensor.shape for role, tensor in tensors.items()}, tables)
-    own = settings._replace(n_heads=counted or settings.n_heads, d_head=settings.d_head or width, d_model=None)
-    fit = Fitting(Faults("pattern"), place, tensors, own)
-    fit.check(names)
-    return fit
-
-
-def _found(fit: Fitting) -> Found:
-    heads, groups, _ = fit.heads()
-    assert fit.widths is not None  # else weights are missing
-    place = fit.place
-    return Found(
-        prefix=place.prefix,
-        pattern=place.name,
-        d_model=fit.widths.d_model,
-        d_q=fit.widths.d_q,
-        d_kv=fit.widths.d_kv,
-        n_heads=heads or None,
-        n_kv_heads=groups or None,
-        rope=place.pattern.rope,
-        biases=any(role.startswith("b_") for role in fit.shapes),
-        norms="q_norm" in fit.shapes,
-    )
-
-
 # ------------------------------------------------------------------------------------------------ kinds
-def _kind(layer: Found, tensors: Mapping[str, Tensor], pattern: str | Pattern | None) -> Kind:
-    names = pattern if isinstance(pattern, Pattern) else PATTERNS[layer.pattern]
-    d_key, d_value = (_width(layer, tensors, names, role) for role in ("w_k", "w_v"))
+def _kind(layer: Found) -> Kind:
+    d_key, d_value = layer.d_key or layer.d_model, layer.d_value or layer.d_model
     heads = layer.n_heads
     return Kind(
         pattern=layer.pattern,
@@ -251,21 +207,10 @@ def _kind(layer: Found, tensors: Mapping[str, Tensor], pattern: str | Pattern | 
         rope=layer.rope,
         biases=layer.biases,
         norms=layer.norms,
-        learned_keys="bias_k" in names.names and full_name(layer.prefix, names.names["bias_k"]) in tensors,
-        relative_positions=full_name(layer.prefix, "relative_attention_bias.weight") in tensors,
-        cross=is_cross(layer.prefix) or (d_key, d_value) != (layer.d_model, layer.d_model),
+        learned_keys=layer.learned,
+        relative_positions=layer.table,
+        cross=layer.cross or (d_key, d_value) != (layer.d_model, layer.d_model),
     )
-
-
-def _width(layer: Found, tensors: Mapping[str, Tensor], pattern: Pattern, role: str) -> int:
-    """Width of the tokens of keys or values."""
-    tensor = tensors.get(full_name(layer.prefix, pattern.names.get(role, "")))
-    return layer.d_model if tensor is None else tensor.shape[0 if pattern.layout == "conv1d" else 1]
-
-
-def is_cross(prefix: str) -> bool:
-    """Whether a prefix says cross attention, as models name it."""
-    return any(word in _CROSS for word in prefix.split("."))
 
 
 def is_decoder(prefix: str) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from headwise.checkpoint_names import first_of, shard_note
-from headwise.checkpoints import below, find_layers, is_cross, patterns_of
+from headwise.checkpoints import below, find_layers, patterns_of
 from headwise.files import Checkpoint, FileError, PathLike, open_checkpoint, shown
 from headwise.layers.found import places
 from headwise.layers.weights import Found, Pattern
@@ -115,7 +115,7 @@ def check_said(chosen: Chosen, found: Found, config: ModelConfig, n_heads: int |
             got, how = f"{said} of {CONFIG}", "pass the layer's own"
         expected = f"--n-heads, a number that divides d_q = {found.d_q}"
         raise FileError(f"{chosen.where}: expected {expected}, got {got}; {how}")
-    if is_cross(found.prefix):
+    if found.cross:
         raise of_others(chosen.where)
 
 

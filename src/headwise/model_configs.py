@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from headwise.core.shapes import Faults
 from headwise.files import FileError, PathLike, read_bytes, shown
-from headwise.layers.configs import Settings, read_settings
+from headwise.layers.configs import read_settings
 from headwise.layers.patterns import PATTERNS, Pattern, known_patterns
 
 CONFIG = "config.json"
@@ -63,15 +63,6 @@ def heads_of(config: Mapping[str, Any] | None) -> int | None:
     """The number of heads that a configuration says itself, not in its parts."""
     own = {key: value for key, value in (config or {}).items() if not isinstance(value, Mapping)}
     return read_settings(Faults("config"), own).n_heads
-
-
-def settings_of(config: Mapping[str, Any] | None, n_heads: int | None, n_kv_heads: int | None) -> Settings:
-    """The numbers of a configuration, and those that are given in their place; raises as `from_state_dict`."""
-    faults = Faults("config")
-    said = read_settings(faults, config)
-    faults.raise_any()
-    given = {name: n for name, n in (("n_heads", n_heads), ("n_kv_heads", n_kv_heads)) if n is not None}
-    return said._replace(**given)
 
 
 def read_config(path: PathLike) -> ModelConfig:

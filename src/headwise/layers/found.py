@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from headwise.core.shapes import Faults, Shape, given_as, shown
 from headwise.layers.configs import read_settings
-from headwise.layers.patterns import PATTERNS, SEPARATE, Pattern, printed
+from headwise.layers.patterns import SEPARATE, Pattern, known_patterns, printed
 
 _CROSS = ("EncDecAttention", "crossattention", "cross_attn", "cross_attention", "encoder_attn", "encoder_attention")
 
@@ -155,7 +155,12 @@ class Found(NamedTuple):
         return f"Found({', '.join(f'{field}={shown(value)}' for field, value in parts.items())})"
 
 
-def attention_layers(tensors: Any, config: Mapping[str, Any] | None = None) -> list[Found]:
+def attention_layers(
+    tensors: Any,
+    config: Mapping[str, Any] | None = None,
+    *,
+    pattern: str | Pattern | Mapping[str, Any] | None = None,
+) -> list[Found]:
     """Find the layers of attention of a checkpoint, by names and shapes alone.
 
     Parameters
@@ -165,18 +170,21 @@ def attention_layers(tensors: Any, config: Mapping[str, Any] | None = None) -> l
         which no array is read.
     config : Mapping, optional
         The model's ``config.json``, for the numbers of heads.
+    pattern : str, Pattern or Mapping, optional
+        What alone is looked for, as for :func:`from_state_dict`: a name of :data:`PATTERNS`, or the names of a model
+        that is not among them. By default all patterns are.
 
     Returns
     -------
     list of Found
-        Every prefix at which all weights of one of :data:`PATTERNS` are, with shapes that fit; in alphabetical order,
-        numbers in it by their size: ``layers.2`` comes before ``layers.10``.
+        Every prefix at which all weights of a pattern are, with shapes that fit; in alphabetical order, numbers in it
+        by their size: ``layers.2`` comes before ``layers.10``.
 
     Raises
     ------
     TypeError, ValueError
-        If ``tensors`` or ``config`` is no mapping, a number of ``config`` is none, or something with the name of a
-        layer's array has no shape.
+        If ``tensors`` or ``config`` is no mapping, a number of ``config`` is none, something with the name of a
+        layer's array has no shape, or ``pattern`` is none.
 
     Examples
     --------
@@ -190,9 +198,9 @@ def attention_layers(tensors: Any, config: Mapping[str, Any] | None = None) -> l
     if not isinstance(tensors, Mapping):
         faults.type("tensors", "a mapping from names to arrays, or to their shapes", given_as(tensors))
         faults.raise_any()
-    known = read_settings(faults, config)
+    known, patterns = read_settings(faults, config), known_patterns(faults, pattern)
     faults.raise_any()
-    here = [place for place in places(filter(_is_text, tensors), PATTERNS) if place.whole]
+    here = [place for place in places(filter(_is_text, tensors), patterns) if place.whole]
     shapes = {name: _shape(faults, tensors, name) for place in here for name in _looked_at(place, tensors)}
     faults.raise_any()
     layers = [_found(place, shapes, known.n_heads, known.d_head) for place in here]
@@ -233,7 +241,8 @@ def _found(place: Place, tensors: Mapping[str, Shape], n_heads: int | None, d_he
     held = heads_held(shapes, [tensors[name] for name in tables_of(place, tensors)])
     n_heads, d_head = _heads(held, d_q, n_heads, d_head)
     groups = d_kv // d_head if d_head and not d_kv % d_head else None
-    tokens = [shapes[role][1] for role in ("w_k", "w_v") if "w_qkv" not in shapes]  # (out, in), as all of three are
+    inward = 0 if layout == "conv1d" else 1
+    tokens = [shapes[role][inward] for role in ("w_k", "w_v") if "w_qkv" not in shapes]
     d_key, d_value = [None if width == d_model else width for width in tokens] or (None, None)
     return Found(
         place.prefix,

@@ -11,7 +11,7 @@ import pytest
 import torch_files as made
 from bits import bits
 
-from headwise.files import Checkpoint, FileError, Tensor, open_checkpoint, write_arrays, write_safetensors
+from headwise.files import Checkpoint, FileError, Tensor, open_checkpoint, shown, write_arrays, write_safetensors
 
 ARRAYS = {
     "w_q": np.arange(6, dtype=np.float16).reshape(2, 3),
@@ -85,6 +85,18 @@ def test_a_folder_of_a_model(tmp_path):
     assert isinstance(open_checkpoint(tmp_path), Checkpoint)
     assert list(open_checkpoint(tmp_path)) == ["w"]
     assert open_checkpoint(tmp_path).path == str(tmp_path / "model.safetensors")
+
+
+def test_a_folder_of_files_under_other_names_says_which_are_there(tmp_path):
+    for name in ("mha.pt", "notes.txt", "a\x1b.safetensors", "Z.index.json"):
+        (tmp_path / name).write_bytes(b"-")
+    with pytest.raises(FileError) as refusal:
+        open_checkpoint(tmp_path)
+    expected = "expected a folder of .npy files, or of a model under its usual names"
+    held = f"got Z.index.json, {shown('a' + chr(27) + '.safetensors')}, mha.pt; name one of these, as Z.index.json"
+    assert str(refusal.value) == f"{tmp_path}: {expected}, {held}"
+    np.save(tmp_path / "w.npy", np.ones(2))
+    assert list(open_checkpoint(tmp_path)) == ["w"]
 
 
 # ------------------------------------------------------------------------------------------- shards

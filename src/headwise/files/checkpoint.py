@@ -90,6 +90,14 @@ def _shards(path: PathLike) -> dict[str, Entry]:
 _ENDINGS = {**_SHARDS, ".npz": open_npz, _INDEX: _shards}
 
 
+def _others(folder: PathLike) -> list[str]:
+    """Files of a folder without .npy files that could be opened by themselves: indexes of parts first."""
+    names = sorted(os.listdir(folder), key=lambda name: (not name.lower().endswith(_INDEX), name))
+    if any(name.endswith(".npy") for name in names):
+        return []
+    return [name for name in names if name.lower().endswith((".safetensors", *_ENDINGS))]
+
+
 def open_checkpoint(path: PathLike) -> Checkpoint:
     """Open a checkpoint, having checked all that its files say of their arrays, and read none of them.
 
@@ -136,6 +144,9 @@ def open_checkpoint(path: PathLike) -> Checkpoint:
         if os.path.isdir(path):
             inside = (os.path.join(path, name) for name in IN_FOLDERS)
             found = next((file for file in inside if os.path.lexists(file)), None)
+            if found is None and (others := _others(path)):
+                expected = "a folder of .npy files, or of a model under its usual names"
+                raise file_error(where, expected, listed(others), f"name one of these, as {shown(others[0])}")
             return open_checkpoint(found) if found else Checkpoint(os.fspath(path), open_folder(path))
         name = os.fspath(path)
         if name.lower().endswith(".safetensors"):

@@ -88,9 +88,8 @@ def test_the_readme_shows_what_it_prints(capsys: Capture, tmp_path: Path, monkey
     assert path.stat().st_size < 100_000
     path.write_bytes(b"old")
     assert atom_mapping.main(["--picture", "mapping.png"]) == 2
-    says = (
-        "atom_mapping: mapping.png: expected a new name, got one that exists; name another, or replace it by --force\n"
-    )
+    remedy = "name another, or replace it: force=True, --force"
+    says = f"atom_mapping: mapping.png: expected a new name, got one that exists; {remedy}\n"
     assert capsys.readouterr() == ("", says)
     assert path.read_bytes() == b"old"
 

@@ -208,6 +208,15 @@ def test_gradients_take_no_cache_and_say_why():
         ([X, np.ones((2, 3, 5))], {}, ValueError, r"key: expected .* with d_key = 6, got \(2, 3, 5\)"),
         ([X, X[0]], {}, ValueError, r"key: expected the batch axis of query \(2, 5, 6\): \(2,\), got \(5, 6\)"),
         ([X, X[:1]], {}, ValueError, r"key: expected the batch axis of query"),
+        ([X, hw.masks.causal()], {}, TypeError, "key: expected real numbers, .*, got a mask; pass it as mask="),
+        ([X, np.ones((5, 5), bool)], {}, TypeError, "key: expected real numbers, .*, got a mask; pass it as mask="),
+        (
+            [X, X, np.ones((5, 5), bool)],
+            {},
+            TypeError,
+            "value: expected real numbers, .*; pass it as mask=",
+        ),
+        ([X, np.zeros((5, 5))], {}, ValueError, r"key: .* got \(5, 5\); pass what is to be added .* as bias="),
         ([X, X, X[:, 1:]], {}, ValueError, r"value: expected \(..., n_k, d_value\) with n_k = 5 as in key"),
         ([X, None, X], {}, ValueError, "key: expected an array where value is given, got None"),
         (

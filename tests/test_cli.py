@@ -690,7 +690,7 @@ HOSTILE: list[tuple[list[str], str]] = [
     (["pipe.npz"], r"pipe\.npz: expected a file, got a named pipe"),
     (
         ["in.npz", "-o", "old.npz"],
-        r"old\.npz: expected a new name, got one that exists; name another, or replace it by --force",
+        r"old\.npz: expected a new name, got one that exists; name another, or replace it: force=True, --force",
     ),
     (["cut.npz", "-o", "old.npz"], r"old\.npz: expected a new name, got one that exists"),  # before any work
     (["in.npz", "-o", "in.npz"], r"in\.npz: expected another file than the input, got the input itself; name another"),

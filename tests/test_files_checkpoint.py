@@ -87,6 +87,15 @@ def test_a_folder_of_a_model(tmp_path):
     assert open_checkpoint(tmp_path).path == str(tmp_path / "model.safetensors")
 
 
+def test_what_is_not_there_is_said_before_its_name_is_judged(tmp_path):
+    for name in ("model", "model.safetensor", "a.txt"):
+        with pytest.raises(FileError, match="expected a file that can be read, got 'No such file or directory'"):
+            open_checkpoint(tmp_path / name)
+    (tmp_path / "a.txt").write_text("text")
+    with pytest.raises(FileError, match=r"expected a folder, or a name that ends in .*\.safetensors, .*, got another"):
+        open_checkpoint(tmp_path / "a.txt")
+
+
 def test_a_folder_of_files_under_other_names_says_which_are_there(tmp_path):
     for name in ("mha.pt", "notes.txt", "a\x1b.safetensors", "Z.index.json"):
         (tmp_path / name).write_bytes(b"-")

@@ -154,5 +154,6 @@ def open_checkpoint(path: PathLike) -> Checkpoint:
         for ending, opens in _ENDINGS.items():
             if name.lower().endswith(ending):
                 return Checkpoint(name, opens(path))
+        os.stat(path)  # what is not there is said first
     expected = f"a folder, or a name that ends in {', '.join(_ENDINGS)}"
     raise file_error(where, expected, "another", "name a checkpoint")

@@ -71,7 +71,7 @@ def _check_replaceable(path: PathLike, where: str, force: bool) -> None:
 
 
 def _exists(where: str) -> FileError:
-    return file_error(where, "a new name", "one that exists", "name another, or replace it by --force")
+    return file_error(where, "a new name", "one that exists", "name another, or replace it: force=True, --force")
 
 
 def check_arrays(function: str, arrays: object) -> None:

@@ -29,6 +29,7 @@ _LEARNED = ("bias_k", "bias_v")
 ARRAYS = (*_WEIGHTS, *_BIASES, *_LEARNED)  # all that a layer may hold, by name
 _WIDEST = 2**20
 _ALL_TRANSPOSED = "these fit transposed: pass w_q.T, w_k.T, w_v.T and w_o.T; PyTorch stores (d_out, d_in)"
+_IF_ADDED = "pass what is to be added to the scores as bias="
 _TRANSPOSED = "x @ w has w as (d_in, d_out), PyTorch the transpose: pass {}.T"
 
 
@@ -243,7 +244,7 @@ def checked_tokens(faults: Faults, sizes: Sizes, query: Any, key: Any, value: An
     if key is None and value is not None:
         faults.value("key", "an array where value is given", "None", "self attention takes query alone")
     named = (("query", query), ("key", key), ("value", value))
-    given = [None if x is None and name != "query" else array(faults, name, x) for name, x in named]
+    given = [None if x is None and name != "query" else _tokens(faults, name, x) for name, x in named]
     widths = (("d_model", sizes.d_model), ("d_key", sizes.d_key), ("d_value", sizes.d_value))
     if key is None:
         _check_width_of_all(faults, sizes)
@@ -252,10 +253,20 @@ def checked_tokens(faults: Faults, sizes: Sizes, query: Any, key: Any, value: An
     for name, x, (letter, width) in zip(("query", "key", "value"), given, widths, strict=True):
         axes = f"(b, n, {letter}) or (n, {letter}) with {letter} = {width}"
         if x is not None and (x.ndim not in (2, 3) or x.shape[-1] != width):
-            faults.value(name, axes, words(x.shape))
+            n = given[0].shape[-2] if name == "key" and given[0] is not None and given[0].ndim > 1 else None
+            faults.value(name, axes, words(x.shape), _IF_ADDED if x.shape[-2:] == (n, n) else "")
     if not faults.found:
         _check_alike(faults, [x for x in given if x is not None])
     return given
+
+
+def _tokens(faults: Faults, name: str, x: Any) -> Array | None:
+    """Tokens as an array; a mask, which other functions take in their fourth place, is told from them."""
+    is_mask = isinstance(x, Mask) or getattr(x, "dtype", None) == np.bool_
+    if is_mask and name != "query":
+        faults.type(name, "real numbers, the tokens of another sequence", "a mask", "pass it as mask=")
+        return None
+    return array(faults, name, x)
 
 
 def _check_width_of_all(faults: Faults, sizes: Sizes) -> None:

@@ -7,12 +7,10 @@ tests of the definition do.
 
 import os
 import re
-import shutil
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import judging
 import pytest
 
 import headwise
@@ -23,7 +21,7 @@ JUDGES = ["test_facts.py", "test_design.py", "test_multihead.py"]
 
 ENGINE_JUDGE, EDGES = "test_engine_judge.py", "test_engine_edges.py"
 # No judge draws examples: without hypothesis and other plugins pytest starts in half the time.
-BARELY, NO_PLUGINS = ("-q", "-x", "-p", "no:cacheprovider", "--noconftest"), {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+BARELY = ("-q", "-x", "-p", "no:cacheprovider", "--noconftest")
 
 ATTENTION, SHAPES, MASKS = "core/attention.py", "core/shapes.py", "core/masks.py"
 LAYER, SOFTMAX = "layers/multihead.py", "core/softmax.py"
@@ -975,31 +973,15 @@ PATIENCE = 240
 
 def judge(package, judges=JUDGES):
     """Run the judging tests against a package; return pytest's exit code, -1 if it never ended, and what it printed."""
-    options = (
-        *BARELY,
-        "--assert=plain",
-        "-o",
-        f"faulthandler_timeout={HANGS}",
-    )  # nobody reads how the two sides differ
-    ran = subprocess.Popen(
-        [sys.executable, "-m", "pytest", *options, *(str(TESTS / name) for name in judges)],
-        env={**os.environ, "PYTHONPATH": str(package.parent), "PYTHONDONTWRITEBYTECODE": "1", **NO_PLUGINS},
-        cwd=TESTS.parent,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    try:
-        text, _ = ran.communicate(timeout=PATIENCE)
-        return ran.returncode, text
-    except subprocess.TimeoutExpired:
-        ran.kill()
-        return -1, ran.communicate()[0]
+    # nobody reads how the two sides differ
+    options = [*BARELY, "--assert=plain", "-o", f"faulthandler_timeout={HANGS}", f"--rootdir={TESTS.parent}"]
+    arguments = [*options, *(str(TESTS / name) for name in judges)]
+    return judging.judge(package, arguments, package.parent / "printed.txt", PATIENCE)
 
 
 @pytest.fixture
 def copied(tmp_path):
-    return Path(shutil.copytree(PACKAGE, tmp_path / "headwise", ignore=shutil.ignore_patterns("__pycache__", "data")))
+    return judging.copied(PACKAGE, tmp_path)
 
 
 def test_without_a_fault_the_copy_is_green_and_is_what_runs(copied):
@@ -1030,12 +1012,9 @@ def planted(fault, folder):
     On a machine whose processors are taken away for minutes a judge may not end: it is asked once more, and what it
     printed the first time is shown, so that a lock that is held for ever does not go unseen.
     """
-    copy = Path(shutil.copytree(PACKAGE, folder / "headwise", ignore=shutil.ignore_patterns("__pycache__", "data")))
+    copy = judging.copied(PACKAGE, folder)
     for name, right, wrong in (item for item in FAULTS[fault] if not isinstance(item, str)):
-        path = copy / name
-        source = path.read_text()
-        assert source.count(right) == 1, f"{right!r} occurs {source.count(right)} times in {name}"
-        path.write_text(source.replace(right, wrong))
+        judging.plant(copy, name, right, wrong)
     judges = [item for item in FAULTS[fault] if isinstance(item, str)] or JUDGES
     judges = [CATCHER[fault]] if fault in CATCHER else judges
     code, text = judge(copy, judges)

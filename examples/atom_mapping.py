@@ -206,7 +206,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         run(parser.parse_args(arguments))
     except (FileError, ModuleNotFoundError, ValueError) as error:
-        console.emit(f"atom_mapping: {error}", sys.stderr)
+        console.emit(f"atom_mapping: {shown(error, 2000)}", sys.stderr)
         return 2
     return 0
 

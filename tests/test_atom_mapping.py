@@ -139,6 +139,15 @@ MISTAKES = {
 }
 
 
+@pytest.mark.skipif(not HAS_WEIGHTS, reason="pip install --no-deps rxnmapper==0.4.3")
+@pytest.mark.parametrize("reaction", ["C\x1b[31m>>C", "CC>>C\x9b2J", "C\u202eC>>C>>", "C\nC>>C"])
+def test_no_terminal_acts_upon_what_is_no_reaction(reaction: str, capsys: Capture) -> None:
+    assert atom_mapping.main([reaction]) == 2
+    out, errors = capsys.readouterr()
+    assert (out, errors.count("\n")) == ("", 1)
+    assert errors[:-1].isprintable()
+
+
 @pytest.mark.parametrize("reaction", MISTAKES)
 def test_what_is_no_reaction_is_one_line(reaction: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match=re.escape(MISTAKES[reaction])):

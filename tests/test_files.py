@@ -6,6 +6,7 @@ import re
 import signal
 import socket
 import struct
+import sys
 import tracemalloc
 import zipfile
 from collections.abc import Callable, Iterator
@@ -28,6 +29,7 @@ from headwise.files import (
     shown,
     write_arrays,
     write_bytes,
+    write_safetensors,
     writing,
 )
 from headwise.files import npy as npy_files
@@ -560,6 +562,60 @@ def test_a_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(KeyboardInterrupt, match=r"^$"):
         write_arrays(tmp_path / "other.npz", Q)
     assert only(tmp_path) == ["out.npz"]
+
+
+class Interrupt:
+    """Raises KeyboardInterrupt at the nth line of what writes files, as a key may at any."""
+
+    def __init__(self, nth: int) -> None:
+        self.left = nth
+        self.function = ""
+
+    def trace(self, frame: Any, event: str, _: Any) -> Any:
+        if Path(frame.f_code.co_filename).name not in ("writing.py", "npz_writing.py", "safetensors.py"):
+            return None
+        if event == "line":
+            self.left -= 1
+            if self.left == 0:
+                self.function = frame.f_code.co_name
+                raise KeyboardInterrupt
+        return self.trace
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # a file that an interrupt left open
+@pytest.mark.parametrize("links", [True, False])
+@pytest.mark.parametrize("force", [True, False])
+@pytest.mark.parametrize("kind", ["npz", "safetensors"])
+def test_an_interrupt_at_any_line_leaves_all_or_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, force: bool, links: bool
+) -> None:
+    """But for a temporary file, where it comes in the very line that removes that."""
+    path, write = tmp_path / f"out.{kind}", write_arrays if kind == "npz" else write_safetensors
+    if not links:
+        monkeypatch.setattr(os, "link", failing(OSError(1, "Operation not permitted")))
+    write(path, Q, force=True)
+    whole, traced, ended = path.read_bytes(), sys.gettrace(), 0
+    for nth in range(1, 1000):
+        path.unlink(missing_ok=True)
+        if force:
+            path.write_bytes(b"precious")
+        interrupt = Interrupt(nth)
+        sys.settrace(interrupt.trace)
+        try:
+            write(path, Q, force=force)
+            break
+        except KeyboardInterrupt:
+            ended += 1
+        finally:
+            sys.settrace(traced)
+        held = path.read_bytes() if path.exists() else None
+        assert held in (whole, b"precious" if force else None), interrupt.function
+        remains = [name for name in only(tmp_path) if name != path.name]
+        for name in remains:
+            assert interrupt.function in ("write_whole", "_try_folder")
+            (tmp_path / name).unlink()
+    assert path.read_bytes() == whole
+    assert 50 < ended < 999
 
 
 def test_windows_renames_which_there_replaces_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,6 +129,17 @@ def test_values_at_odd_places_are_views_all_the_same(tmp_path):
         assert not read.flags.owndata
 
 
+@pytest.mark.parametrize("key", ARRAYS)
+def test_the_order_of_an_arrays_bytes_does_not_matter(tmp_path, key):
+    array = ARRAYS[key]
+    swapped = array.astype(array.dtype.newbyteorder())
+    assert swapped.dtype.itemsize == 1 or swapped.tobytes() != array.tobytes() or not array.size
+    for name, x in (("one", array), ("other", swapped)):
+        write_safetensors(tmp_path / f"{name}.safetensors", {"w": x})
+    assert (tmp_path / "one.safetensors").read_bytes() == (tmp_path / "other.safetensors").read_bytes()
+    assert bits(open_checkpoint(tmp_path / "other.safetensors")["w"]) == bits(array)
+
+
 def test_a_file_of_no_arrays(tmp_path):
     assert dict(open_checkpoint(saved(tmp_path / "a.safetensors", {}))) == {}
 

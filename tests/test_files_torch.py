@@ -133,6 +133,42 @@ def test_what_is_there_is_named_where_it_is_not_one_dictionary_of_tensors(tmp_pa
             open_checkpoint(tmp_path / "a.pt")
 
 
+@pytest.mark.parametrize("contain", [made.zipped, made.legacy])
+def test_tensors_beside_the_one_dictionary_are_not_dropped(tmp_path, contain):
+    inner = made.text("model") + made.state(made.tensor())[2:-1]
+    loss = made.text("best_loss") + made.tensor((), ())
+    for beside, refused in (
+        (made.text("bias") + made.tensor(), True),
+        (loss, False),
+        (made.text("epoch") + b"K\x03", False),
+    ):
+        (tmp_path / "a.pt").write_bytes(contain(b"\x80\x02}(" + beside + inner + b"u."))
+        if refused:
+            with pytest.raises(FileError, match="among what it holds, and none beside it, got bias, model; save"):
+                open_checkpoint(tmp_path / "a.pt")
+        else:
+            assert list(open_checkpoint(tmp_path / "a.pt")) == ["w0"]
+
+
+@pytest.mark.parametrize("flag", ["neg", "conj"])
+@pytest.mark.parametrize("contain", [made.zipped, made.legacy])
+def test_numbers_that_are_still_to_be_negated_are_refused(tmp_path, contain, flag):
+    """PyTorch negates and conjugates lazily, and says so in a last argument."""
+    plain = made.tensor()
+    late = plain[:-2] + b"}" + made.text(flag) + b"\x88stR"
+    (tmp_path / "a.pt").write_bytes(contain(made.state(plain[:-2] + b"}tR")))
+    assert list(open_checkpoint(tmp_path / "a.pt")) == ["w0"]
+    (tmp_path / "a.pt").write_bytes(contain(made.state(late)))
+    with pytest.raises(FileError, match=r"w0: expected numbers as they are, .*; save its \.resolve_neg\(\)"):
+        open_checkpoint(tmp_path / "a.pt")
+
+
+def test_items_in_the_call_of_a_dictionary_are_not_dropped(tmp_path):
+    pairs = b"](" + made.text("w") + made.tensor() + b"\x86e"
+    with pytest.raises(FileError, match=r"expected the arguments of 'collections\.OrderedDict', got others"):
+        write(tmp_path, b"\x80\x02ccollections\nOrderedDict\n" + pairs + b"\x85R.")
+
+
 def test_a_tensor_of_a_wider_type_than_its_storage_stays_inside_it(tmp_path):
     """Six numbers of four bytes are three of eight: more would be whatever stands behind them in the file."""
     for count, fits in ((3, True), (4, False), (6, False)):

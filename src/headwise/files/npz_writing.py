@@ -3,7 +3,8 @@
 import io
 import warnings
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -108,7 +109,19 @@ def write_arrays(path: PathLike, arrays: Mapping[str, NDArray[Any]], *, force: b
 
 
 def _write_npz(path: str, arrays: Mapping[str, NDArray[Any]], mode: int | None) -> None:
-    with new_file(path, mode) as file, zipfile.ZipFile(file, "w") as archive:
+    with new_file(path, mode) as file, _closed(zipfile.ZipFile(file, "w")) as archive:
         for name, array in arrays.items():
             with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, array, version=_VERSION, allow_pickle=False)
+
+
+@contextmanager
+def _closed(archive: zipfile.ZipFile) -> Iterator[zipfile.ZipFile]:
+    """An archive that is closed at the end; what ends it before is not hidden by a member that it left open."""
+    try:
+        yield archive
+        archive.close()
+    except BaseException:
+        with suppress(ValueError):
+            archive.close()
+        raise

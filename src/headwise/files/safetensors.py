@@ -234,7 +234,7 @@ def write_safetensors(
 def _little(array: NDArray[Any], kind: str) -> NDArray[np.uint8]:
     """Return the bytes of an array in C order, little-endian: the array's own memory where it has them so."""
     plain = np.ascontiguousarray(array)
-    ordered = plain if kind in _EXTRA else plain.astype(_DTYPES[kind], copy=False)
+    ordered = plain.astype(plain.dtype.newbyteorder("<") if kind in _EXTRA else _DTYPES[kind], copy=False)
     return ordered.reshape(-1).view(np.uint8)
 
 

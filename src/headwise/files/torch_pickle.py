@@ -57,23 +57,27 @@ class _View(NamedTuple):
     shape: Any
     strides: Any
     type: str | None
+    lazily: Any  # what is still to be done to its numbers, such as {"neg": True}
 
 
-def _rebuild(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> _View:
-    return _View(storage, offset, shape, strides, storage.type if isinstance(storage, _Storage) else None)
+def _rebuild(
+    storage: Any, offset: Any, shape: Any, strides: Any, grad: Any = None, hooks: Any = None, lazily: Any = None
+) -> _View:
+    return _View(storage, offset, shape, strides, storage.type if isinstance(storage, _Storage) else None, lazily)
 
 
 def _rebuild_typed(
-    storage: Any, offset: Any, shape: Any, strides: Any, grad: Any, hooks: Any, of: Any, *_: Any
+    storage: Any, offset: Any, shape: Any, strides: Any, grad: Any, hooks: Any, of: Any, lazily: Any = None
 ) -> _View:
-    return _View(storage, offset, shape, strides, of.value if isinstance(of, Known) else None)
+    return _View(storage, offset, shape, strides, of.value if isinstance(of, Known) else None, lazily)
 
 
 def _parameter(data: Any, *_: Any) -> Any:
     return data
 
 
-def _ordered(*_: Any) -> dict[Any, Any]:
+def _ordered() -> dict[Any, Any]:
+    """An empty one, as Python 3 makes it and then sets its items; with items in the call it is Python 2's."""
     return {}
 
 
@@ -133,6 +137,9 @@ def _entry(data: mmap.mmap, view: _View, place: Callable[[_Storage], int], name:
     named = f"{where}: {shown(name, 60)}"
     storage, shape = view.storage, _numbers(view.shape, "a shape", named)
     strides, (offset,) = _numbers(view.strides, "strides", named), _numbers((view.offset,), "an offset", named)
+    if view.lazily:
+        got = "ones still to be negated or conjugated"
+        raise file_error(named, "numbers as they are", got, "save its .resolve_neg().resolve_conj()")
     if not isinstance(storage, _Storage) or view.type is None or len(strides) != len(shape):
         raise file_error(named, "a storage, its type, and a stride for each axis", "others", AGAIN)
     dtype = _dtype(view.type)
@@ -172,9 +179,12 @@ def _tensors(value: Any, where: str) -> dict[str, _View]:
     parts = {id(part): part for part in value.values()}  # the same one may stand under many names
     states = {which for which, part in parts.items() if _is_state(part)}
     found = [name for name, part in value.items() if id(part) in states]
-    if len(found) != 1:
+    beside = [name for name, part in value.items() if isinstance(part, _View) and part.shape != ()]  # () as of a loss
+    if len(found) != 1 or beside:
         expected = "one dictionary of tensors among what it holds"
-        raise file_error(where, expected, listed([_word(name) for name in found or value]), ALONE)
+        expected += ", and none beside it" if found and beside else ""
+        names = [*beside, *found] if found else value
+        raise file_error(where, expected, listed([_word(name) for name in names]), ALONE)
     return dict(value[found[0]])
 
 

@@ -202,9 +202,15 @@ def _link(temporary: str, path: PathLike) -> None:
     try:
         os.link(temporary, path)
     except OSError:  # a file system without hard links, or a name that is taken: take the name, then the place
-        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
         try:
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL))
             os.replace(temporary, path)
-        except BaseException:
-            os.unlink(path)
+        except FileExistsError:
+            raise
+        except (
+            BaseException
+        ):  # an interrupt may come before anything says that the name is taken: what is empty is ours
+            with suppress(OSError):
+                if os.path.lexists(temporary) and not os.lstat(path).st_size:
+                    os.unlink(path)
             raise

@@ -849,16 +849,47 @@ FAULTS |= LAYER_FAULTS
 FAULTS |= {name: [*row, GRADIENTS_JUDGE] for name, row in BACKWARD_FAULTS.items()}
 FAULTS |= {name: row if isinstance(row[-1], str) else [*row, ENGINE_JUDGE] for name, row in ENGINE_FAULTS.items()}
 
+ANYWHERE = "test_cache_interrupts.py::test_an_interrupt_anywhere_leaves_the_cache_as_before_or_as_after"
+
 # Where a judge would take long to come to the test that catches a fault, that test alone is asked.
 CAUGHT_BY = {
+    "test_attention_layer.py::test_numbers[learned]": [
+        "learned keys without softcap",
+    ],
+    "test_attention_layer.py::test_numbers[plain]": [
+        "sinks of the first heads for all groups",
+    ],
     "test_attention_layer.py::test_rope_between_projection_and_attention": [
         "rope style swapped, in the layer",
+    ],
+    "test_attention_layer.py::test_rope_between_projection_and_attention[half]": [
+        "keys turned by the queries' positions",
+    ],
+    "test_attention_layer_cache.py::test_a_mask_speaks_of_slots": [
+        "a mask that a cache's own replaces",
+        "a mask that replaces a cache's own",
     ],
     "test_attention_layer_cache.py::test_items_of_unequal_lengths_go_by_their_own_positions": [
         "one offset for all items in alibi",
     ],
+    "test_attention_layer_learned.py::test_a_layer_s_own_scale_and_that_of_a_call": [
+        "a layer's scale before a call's",
+        "a scale of 0 that counts as none",
+    ],
+    "test_attention_layer_learned.py::test_a_learned_key_by_hand": [
+        "learned keys narrower than the result",
+    ],
+    "test_attention_layer_learned.py::test_sinks_count_once": [
+        "sinks beside the learned keys too",
+    ],
+    "test_attention_layer_learned.py::test_their_gradients_by_hand": [
+        "learned keys that move no weight in the gradient",
+    ],
     "test_attention_layer_vjp.py::test_gradients_of_cross_attention": [
         "a key's gradient that forgets its value",
+    ],
+    "test_attention_layer_vjp.py::test_gradients_of_self_attention[-biases]": [
+        "a bias of values with the gradient of keys",
     ],
     "test_attention_layer_vjp.py::test_gradients_through_a_transform_and_of_its_weights": [
         "a transform without its way back",
@@ -866,6 +897,41 @@ CAUGHT_BY = {
     "test_attention_layer_vjp.py::test_nan_behind_a_mask_reaches_no_gradient": [
         "0 * nan in a norm",
         "0 * nan in the gradient of a weight",
+    ],
+    "test_cache.py::test_a_window_goes_back_as_far_as_its_keys": [
+        "keys that a query misses after truncate",
+    ],
+    "test_cache.py::test_queries_stand_where_their_rows_were_given": [
+        "slots beyond an item's own seen",
+    ],
+    "test_cache.py::test_reorder_copies_items_as_they_were": [
+        "beams in place, one after another",
+        "beams without their lengths",
+        "beams without their keys",
+    ],
+    "test_cache.py::test_rows_that_are_not_an_items_own_need_no_slots": [
+        "rows beyond an item's own kept",
+    ],
+    "test_cache.py::test_what_does_not_fit_is_refused_and_changes_nothing[full]": [
+        "a full cache overwritten",
+    ],
+    "test_cache.py::test_what_does_not_fit_is_refused_and_changes_nothing[lengths of rows]": [
+        "changed before it is refused",
+    ],
+    f"{ANYWHERE}[a layer beyond a window]": [
+        "rows taken back, and a window with them",
+    ],
+    f"{ANYWHERE}[a layer]": [
+        "a layer that takes its rows back from errors alone",
+        "a layer that leaves its rows in the cache",
+    ],
+    f"{ANYWHERE}[append beyond a window]": [
+        "a move that is not noted before it begins",
+        "a move that is noted as done before it is",
+        "a move that is never done once more",
+    ],
+    f"{ANYWHERE}[append padding]": [
+        "padding noted before its rows",
     ],
     "test_decode.py::test_the_bits_depend_neither_on_threads_nor_on_company": [
         "a head's way to a softmax depends on those beside it",
@@ -876,13 +942,22 @@ CAUGHT_BY = {
     "test_design.py::test_per_item_arrays_go_with_the_batch_never_with_heads": [
         "lengths against heads",
     ],
+    "test_engine_edges.py::test_a_softcap_does_not_hide_what_overflowed_on_the_way[1e+38-8.0-30.0-1]": [
+        "a softcap over what overflowed",
+    ],
     "test_engine_judge.py::test_blocks_that_see_their_first_keys_beside_others_that_have_seen_some": [
         "the first part added to garbage",
+    ],
+    "test_engine_judge.py::test_company_changes_no_bit": [
+        "done again for all heads if one is lost",
     ],
     "test_engine_judge.py::test_every_path_is_the_definition": [
         "-inf in a bias is no mask",
         "softcap after bias",
         "sinks in each part",
+    ],
+    "test_engine_judge.py::test_every_path_is_the_definition[sinks-raw-float32]": [
+        "sinks left out",
     ],
     "test_engine_judge.py::test_few_scores_in_any_company": [
         "small calls with a floor",
@@ -891,18 +966,62 @@ CAUGHT_BY = {
         "steepness not looked at",
         "one path for all heads, from the worst",
         "steepness of negative slopes not looked at",
+        "two paths in a task taken for one",
     ],
     "test_engine_judge.py::test_raw_results_are_looked_at": [
         "a total too small accepted",
         "a raw result accepted for all heads if one is sound",
         "values too small accepted",
     ],
+    "test_engine_judge.py::test_raw_results_are_looked_at[least-float32]": [
+        "negative outputs taken for small",
+    ],
+    "test_engine_judge.py::test_raw_results_are_looked_at[most-float32]": [
+        "a total too large accepted",
+    ],
     "test_engine_judge.py::test_rows_that_sum_to_nothing_are_lost_unless_they_see_nothing": [
         "sinks before the check",
         "dead rows taken for lost",
+        "lost rows taken for dead",
     ],
     "test_engine_judge.py::test_threads_change_no_bit": [
         "order of merging by threads",
+    ],
+    "test_files_hostile.py::test_a_hostile_file_gets_one_line_and_no_memory[index.json: deep]": [
+        "json: any depth",
+    ],
+    "test_files_hostile.py::test_a_hostile_file_gets_one_line_and_no_memory[index.json: itself]": [
+        "json: names that nobody asked for are kept",
+    ],
+    "test_files_hostile.py::test_a_hostile_file_gets_one_line_and_no_memory[index.json: many lists]": [
+        "json: what is skipped may be of any size",
+    ],
+    "test_files_hostile.py::test_a_hostile_file_gets_one_line_and_no_memory[pt: 2**40 by stride 0]": [
+        "torch: views larger than their storage",
+    ],
+    "test_files_hostile.py::test_a_hostile_file_gets_one_line_and_no_memory[pt: a directory of 20000]": [
+        "zip: a directory of any size",
+    ],
+    "test_files_hostile.py::test_a_hostile_file_gets_one_line_and_no_memory[pt: call of a storage]": [
+        "pickles: a class is called",
+    ],
+    "test_files_hostile.py::test_a_hostile_file_gets_one_line_and_no_memory[pt: integer of 2 GB]": [
+        "pickles: integers of any size",
+    ],
+    "test_files_hostile.py::test_a_hostile_file_gets_one_line_and_no_memory[pt: said to be deflated]": [
+        "torch: compressed members",
+    ],
+    "test_files_hostile.py::test_a_hostile_file_gets_one_line_and_no_memory[pt: shape beyond]": [
+        "torch: views outside their storage",
+    ],
+    "test_files_hostile.py::test_a_hostile_file_gets_one_line_and_no_memory[safetensors: 10000 of nothing]": [
+        "pickles: objects without a budget",
+    ],
+    "test_files_hostile.py::test_a_hostile_file_gets_one_line_and_no_memory[safetensors: negative offsets]": [
+        "safetensors: overlaps",
+    ],
+    "test_files_hostile.py::test_a_hostile_file_gets_one_line_and_no_memory[safetensors: offsets beyond]": [
+        "safetensors: holes",
     ],
     "test_gradients_judge.py::test_a_query_whose_scores_are_all_minus_infinity_sees_nothing": [
         "0 * inf in dead rows of d_out",
@@ -924,12 +1043,35 @@ CAUGHT_BY = {
         "sinks of the other sign",
         "delta of what dropout kept alone",
     ],
+    "test_gradients_judge.py::test_each_option[bias of items-small-float32]": [
+        "what was stretched is not summed but taken",
+    ],
+    "test_gradients_judge.py::test_each_option[bias-small-float32]": [
+        "a bias of one item for all",
+    ],
+    "test_gradients_judge.py::test_each_option[dropout-small-float32]": [
+        "dropout forgotten in weights",
+        "delta forgotten with dropout",
+        "dropout not replayed",
+    ],
+    "test_gradients_judge.py::test_each_option[segments-small-float32]": [
+        "queries that see their first keys beside others",
+    ],
+    "test_gradients_judge.py::test_each_option[sinks-large-float32]": [
+        "totals made again without sinks",
+    ],
+    "test_gradients_judge.py::test_each_option[sinks-small-float32]": [
+        "sinks without delta",
+    ],
     "test_gradients_judge.py::test_gradients_that_fit_until_they_are_divided_by_a_total": [
         "totals of any size",
         "references far from the sum",
     ],
     "test_gradients_judge.py::test_rows_of_weights_sum_to_1_however_scores_are_rounded": [
         "a floor under weights",
+    ],
+    "test_gradients_judge.py::test_rows_of_weights_sum_to_1_however_scores_are_rounded[None-30-64-10000.0]": [
+        "totals never made again",
     ],
     "test_gradients_judge.py::test_softmax": [
         "softmax that the caller changes",
@@ -942,6 +1084,7 @@ CAUGHT_BY = {
         "every number taken for finite",
         "slope of the softcap over nan",
         "a product that overflows behind a mask",
+        "dead rows by their totals alone",
     ],
     "test_multihead_vjp.py::test_by_the_formulas_written_out": [
         "causal forgotten with gradients",
@@ -953,14 +1096,26 @@ CAUGHT_BY = {
     "test_multihead_vjp.py::test_it_belongs_to_the_numbers_of_its_call": [
         "vjp reads arrays of the caller",
     ],
+    "test_relative_positions.py::test_buckets_by_hand[32-128-True-wanted0]": [
+        "the own key after the query",
+    ],
+    "test_transforms.py::test_gradients_of_a_norm_of_any_size[f4-1e+30]": [
+        "a far norm's gradient without its scale",
+    ],
     "test_varlen.py::test_gradients_of_sinks_are_those_of_differences": [
         "sinks of the last segments alone",
     ],
     "test_varlen.py::test_pages_are_the_same_to_the_bit": [
         "the last block to its end",
     ],
+    "test_varlen.py::test_pages_are_the_same_to_the_bit[plain-1-1]": [
+        "blocks in the order of the pool",
+    ],
     "test_varlen.py::test_segments_may_share_blocks": [
         "neighbours together whatever their keys",
+    ],
+    "test_varlen.py::test_the_bits_of_a_segment_are_its_own[plain]": [
+        "long segments alone",
     ],
 }
 CATCHER = {fault: test for test, faults in CAUGHT_BY.items() for fault in faults}

@@ -402,7 +402,7 @@ def test_a_part_without_a_type_has_the_models(capsys: Capture) -> None:
     vision = {key: value for key, value in VISION.items() if key != "model_type"}
     make_parts({**LLAMA, "model_type": "qwen2_vl", "vision_config": vision})
     words = ["attend", "model.safetensors", "--layer", "vision_tower", "--x", "seen.npy"]
-    assert "config['model_type']: expected none, as the pattern 'albert' has no rope" in refused(capsys, *words)
+    assert "config.json says rope (model_type qwen2_vl), which pattern albert has not" in refused(capsys, *words)
 
 
 @pytest.mark.usefixtures("folder")

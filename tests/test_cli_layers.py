@@ -367,7 +367,8 @@ def make_hostile() -> None:
 MISTAKES: list[tuple[list[str], str]] = [
     (["info", "none.safetensors"], r"none\.safetensors: expected a file that can be read, got 'No such file"),
     (["info", "cut.safetensors"], r"cut\.safetensors: expected "),
-    (["info", "x.txt"], r"x\.txt: expected a folder, or a name that ends in "),
+    (["info", "x.txt"], r"x\.txt: expected a file that can be read, got 'No such file or directory'"),
+    (["info", "x.npy"], r"x\.npy: expected a folder, or a name that ends in "),
     (["info", "--n-heads", "4"], r"--n-heads: expected FILE with it, got none; see headwise info -h$"),
     (["info", "model.safetensors", "--n-heads", "0"], r"argument --n-heads: expected an integer >= 1, got '0'"),
     (["info", "model.safetensors", "--n-heads", "-2"], r"argument --n-heads: expected an integer >= 1, got '-2'"),
@@ -541,3 +542,12 @@ def test_numbers_in_prefixes_are_counted() -> None:
     names = ["h.10.attn", "h.9.attn", "h.2.attn", "h.2.aa", "g.11", f"h.{'9' * 5000}.attn", "h.009.attn"]
     ordered = ["g.11", "h.2.aa", "h.2.attn", "h.009.attn", "h.9.attn", "h.10.attn", f"h.{'9' * 5000}.attn"]
     assert sorted(names, key=checkpoints._counted) == ordered
+
+
+@pytest.mark.usefixtures("folder")
+def test_tokens_that_do_not_fit_are_refused_before_weights_are_read(capsys: Capture, monkeypatch: Any) -> None:
+    fixture = place("gpt2")
+    np.save("x.npy", np.ones((1, 5, 7)))
+    monkeypatch.setattr(layer_runs, "from_state_dict", None)
+    assert main(["attend", "model.safetensors", "--layer", fixture.prefix, "--x", "x.npy", "--causal"]) == 2
+    assert "x.npy: expected shape (b, n, 32) or (n, 32), d_model of the layer, got (1, 5, 7)" in capsys.readouterr().err

@@ -167,7 +167,7 @@ def test_the_signatures_of_the_weights():
     made = ["state", "prefix=''", *heads, *described, "*add_zero_attn=False"]
     assert signature(w.from_state_dict) == made
     assert signature(w.to_state_dict) == ["layer", "pattern", "prefix=''", "*add_zero_attn=False"]
-    assert signature(w.attention_layers) == ["tensors", "config=None"]
+    assert signature(w.attention_layers) == ["tensors", "config=None", "*pattern=None"]
     assert signature(w.save) == ["layer", "path", "*force=False"]
     assert signature(w.load) == ["path"]
     functions = {"attention_layers", "from_state_dict", "load", "save", "to_state_dict"}

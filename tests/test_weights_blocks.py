@@ -234,7 +234,10 @@ def test_a_model_of_other_names_is_to_be_described(model):
             weights.from_state_dict(state, "h.0", config=config, n_heads=H)
         text = str(caught.value)
         assert all(part in text for part in seen.split(", '"))
-        assert text.endswith("; describe another model by pattern={'w_q': its name after the prefix, ...}")
+        fused = "{'w_qkv': 'query_key_value.weight', 'w_o': 'dense.weight', 'b_qkv': 'query_key_value.bias', "
+        fused += "'b_o': 'dense.bias', 'fused': 'heads'}"
+        names = "{'w_q': its name after the prefix, ...}" if model == "other" else fused
+        assert f"; describe another model by pattern={names}" in text
         assert "_replace" not in text
         assert len(text) < 1000
 

@@ -140,7 +140,8 @@ def test_a_command_refuses_positions_that_a_layer_would_lack(tmp_path, ran):
     pathlib.Path(tmp_path / "config.json").write_text(json.dumps(config))
     code, _, err = ran("attend", file, "--x", x, "--layer", AT["bert"])
     assert code == 2
-    assert "config['model_type']: expected none, as the pattern 'bert' has no rope, got 'roformer', which has it" in err
+    said = "config.json says rope (model_type roformer), which pattern bert has not: pass --pattern FILE.json with {"
+    assert said in err
     assert err.count("\n") == 1
 
 

@@ -57,7 +57,11 @@ def test_the_module_of_pytorch_has_none_in_whatever_model():
 def test_a_model_described_by_its_caller_has_what_the_caller_says():
     for model in ("distilbert", "mine", "", 3):
         assert made("albert", {"model_type": model}, pattern=OWN).transform is None
-    assert "'rope': 'half' or 'interleaved' in the pattern" in refused("albert", {"model_type": "phi"}, pattern=OWN)
+    line = refused("albert", {"model_type": "phi"}, pattern=OWN)
+    turned = "transforms.rotary(style='half', base=10000.0, dims=int(0.5 * d_head))"
+    assert line.endswith(f" or 'rope': 'half' in the pattern, which reads config; by hand transform={turned}")
+    line = refused("albert", {"rotary_dim": 4}, pattern=OWN)
+    assert " or 'rope': 'half' or 'interleaved' in the pattern, which reads config" in line
 
 
 ORDINARY = {

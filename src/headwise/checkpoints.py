@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 from headwise.checkpoint_names import Names, looked_through, shard_note
 from headwise.core.shapes import Faults
 from headwise.files import Checkpoint, FileError, PathLike, open_checkpoint, shown
+from headwise.layer_options import refusal
 from headwise.layers.configs import Settings
+from headwise.layers.describing import description_of
 from headwise.layers.fitting import Fitting
 from headwise.layers.found import places
 from headwise.layers.patterns import OWN
@@ -52,6 +54,7 @@ class Held(NamedTuple):
     files: int
     layers: dict[str, Kind]  # by prefix, counted numbers in their order
     names: Names | None  # where there is no layer
+    described: dict[str, Any] | None  # then a guess at a dictionary of names, to begin with
     shard: str | None  # what to name, where this is one file of several
     notes: list[str]
 
@@ -112,8 +115,11 @@ def describe(
         files=len({tensor.file for tensor in tensors.values()}),
         layers={layer.prefix: _kind(layer) for layer in layers},
         names=None if layers else looked_through({name: tensor.shape for name, tensor in tensors.items()}),
+        described=None if layers else description_of({name: x.shape for name, x in tensors.items()}, kind=kind),
         shard=shard_note(path),
-        notes=_notes(config, layers) + ([] if layers or pattern is None else _misfits(checkpoint, named)),
+        notes=_notes(config, layers)
+        + _lacks(config, layers, named, checkpoint)
+        + ([] if layers or pattern is None else _misfits(checkpoint, named)),
     )
 
 
@@ -138,6 +144,18 @@ def _notes(config: ModelConfig, layers: list[Found]) -> list[str]:
         whose += f" and {len(unsaid) - 1} more" if len(unsaid) > 1 else ""
         notes.append(f"{CONFIG} has numbers for parts of the model ({parts}); to which belongs {whose} is not known")
     return notes
+
+
+def _lacks(config: ModelConfig, layers: list[Found], named: str | Pattern | None, checkpoint: Checkpoint) -> list[str]:
+    """What config.json says that layers by their names lack, and what attend asks for then: once for each text."""
+    notes: dict[str, None] = {}
+    for layer in layers:
+        said = config.part(layer.prefix)[1]
+        pattern = named if isinstance(named, Pattern) else PATTERNS[layer.pattern]
+        text = None if said is None else refusal(said, layer.pattern, pattern, layer.prefix, checkpoint)
+        if text is not None:
+            notes[f"for headwise attend: {CONFIG} says {text}"] = None
+    return list(notes)
 
 
 # ----------------------------------------------------------------------------------------------- finding

@@ -1,6 +1,7 @@
 """`headwise info`: arguments and printing; what an installation is, and what a checkpoint holds, it does not know."""
 
 import argparse
+import json
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from headwise.layers.weights import PATTERNS
 
 _WIDTH = 80  # columns, of lines that can be folded
 _UNKNOWN = "-"
+_ORDER = '"fused" is "heads" where q, k and v of each head lie beside each other, else "blocks"'
 
 
 def add(commands: Any) -> None:
@@ -91,9 +93,11 @@ def _names_text(held: checkpoints.Held, names: Names, look: console.Look) -> lis
     parts = [table] if rows else []
     if held.shard:  # the layers are in the other files, if anywhere
         return parts
+    told = held.described or {"w_q": "...", "w_k": "...", "w_v": "...", "w_o": "..."}
     how = [
         ("next", "describe a layer in a JSON file, by its names after a prefix:"),
-        ("", '{"w_q": "...", "w_k": "...", "w_v": "...", "w_o": "..."}'),
+        ("", json.dumps(told)),
+        *([("", _ORDER)] if "fused" in told else []),
         ("", f"headwise info {held.path} --pattern FILE.json"),
         ("", "or in Python, by headwise.files and headwise.weights:"),
         ("", "from_state_dict(open_checkpoint(path), prefix, pattern={...}, n_heads=...)"),

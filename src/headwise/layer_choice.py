@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from headwise.checkpoint_names import first_of, shard_note
 from headwise.checkpoints import below, find_layers, patterns_of
 from headwise.files import Checkpoint, FileError, PathLike, open_checkpoint, shown
+from headwise.layer_options import keys_asked
 from headwise.layers.found import places
 from headwise.layers.weights import Found, Pattern
 from headwise.model_configs import CONFIG, ModelConfig, heads_of
@@ -106,7 +107,8 @@ def check_said(chosen: Chosen, found: Found, config: ModelConfig, n_heads: int |
     """Refuse a layer of which nothing says the heads or the rope, and what its names call cross attention."""
     beside = f"put the model's {CONFIG} beside the file"
     if found.rope is not None and chosen.config is None:
-        raise FileError(f"{chosen.where}: expected a {CONFIG}, which says its rope, got none; {beside}")
+        how = f"{beside}, or write one: {keys_asked()}"
+        raise FileError(f"{chosen.where}: expected a {CONFIG}, which says its rope, got none; {how}")
     if found.n_heads is None:
         said, got, how = heads_of(chosen.config), "none", "pass it" if config.file else f"pass it, or {beside}"
         if n_heads is not None:

@@ -15,13 +15,14 @@ from headwise.core.shapes import Array, computing_dtype, result_dtype
 from headwise.demo import HELD, check_memory, measured
 from headwise.files import Checkpoint, FileError, PathLike, open_checkpoint, read_array, shown
 from headwise.layer_choice import Chosen, check_said, choose, of_others, shard_hint
+from headwise.layer_options import Said, answered
 from headwise.layers.attention_layer import MultiHeadAttention
-from headwise.layers.weights import from_state_dict
+from headwise.layers.families import looks_back
+from headwise.layers.weights import PATTERNS, Found, Pattern, from_state_dict
 from headwise.model_configs import CONFIG, brief, read_config, read_pattern
 
 _ARRAYS = ("mask", "keys", "bias")  # of a call, besides x
 _TABLE = "relative_attention_bias.weight"
-_T5 = ["t5", "mt5", "umt5", "switch_transformers", "pop2piano", "longt5"]  # a list: types may be anything
 _SAYS_ALL = "; in Python headwise.weights.from_state_dict says all"
 
 
@@ -96,15 +97,19 @@ def run_layer(
     chosen = choose(path, checkpoint, layers, prefix, config, named)
     if chosen.found is not None:
         check_said(chosen, chosen.found, config, n_heads)
+    given = {"bias": bias is not None, "softcap": softcap is not None, "scale": scale is not None}
+    said = _said(chosen, named, checkpoint, given)
+    heads: dict[str, Any] = {"n_heads": n_heads, "n_kv_heads": n_kv_heads}
+    tokens = None if chosen.found is None else _tokens(x, chosen, chosen.found)  # before weights, which may be large
     try:
         layer = from_state_dict(
-            checkpoint, chosen.prefix, n_heads=n_heads, n_kv_heads=n_kv_heads, pattern=named, config=chosen.config
+            checkpoint, chosen.prefix, **heads, pattern=named, config=said.config, transform=said.transform
         )
     except FileError:
         raise
     except (TypeError, ValueError) as error:
-        raise FileError(f"{chosen.where}: {brief(error, _SAYS_ALL)}{shard_hint(path)}") from error
-    arrays = {"x": _tokens(x, chosen, layer)}
+        raise FileError(f"{chosen.where}: {in_python(brief(error, _SAYS_ALL))}{shard_hint(path)}") from error
+    arrays = {"x": _tokens(x, chosen, layer) if tokens is None else tokens}
     if bias is None and chosen.found is not None and chosen.found.pattern == "t5":
         raise _without_bias(path, chosen, checkpoint, arrays["x"].shape[-2])
     files = {name: file for name, file in zip(_ARRAYS, (mask, keys, bias), strict=True) if file is not None}
@@ -117,8 +122,41 @@ def run_layer(
 
 
 # ------------------------------------------------------------------------------------------------ checking
-def _tokens(x: PathLike, chosen: Chosen, layer: MultiHeadAttention) -> Array:
-    if (layer.d_key, layer.d_value) != (layer.d_model, layer.d_model):
+def _said(chosen: Chosen, named: str | Pattern | None, checkpoint: Checkpoint, given: Mapping[str, bool]) -> Said:
+    """What the config.json says, where the layer that is meant does it or an option that is given."""
+    if chosen.found is None:
+        return Said(chosen.config, None)
+    name = chosen.found.pattern
+    pattern = named if isinstance(named, Pattern) else PATTERNS[name]
+    return answered(chosen.config, name, pattern, chosen.where, chosen.prefix, checkpoint, **given)
+
+
+_FOR_PYTHON = (  # arguments of from_state_dict in its remedies, and what says the same on the command line
+    (r"a model without it: pattern=", "a model without it: --pattern FILE.json without them, or in Python pattern="),
+    (r"another model by pattern=", "another model by --pattern FILE.json, or in Python by pattern="),
+    (r"in place of config= pass ", "in Python in place of config= pass "),
+    (r"(?<!config= )pass (?=(or )?(transform|pattern|n_heads)=)", "in Python pass "),
+    (
+        r"; its file is part \d+ of \d+ of a model: open the folder or the \.index\.json",
+        "",
+    ),  # said here by the file's name
+    (r"n_heads=(\d+), n_kv_heads=(\d+)$", r"--n-heads \1 --n-kv-heads \2"),
+)
+
+
+def in_python(text: str) -> str:
+    """An error of from_state_dict, whose remedies are arguments, for somebody on the command line.
+
+    >>> in_python("config['x']: expected 1, got 2; pass transform=...")
+    "config['x']: expected 1, got 2; in Python pass transform=..."
+    """
+    for found, said in _FOR_PYTHON:
+        text = re.sub(found, said, text)
+    return text
+
+
+def _tokens(x: PathLike, chosen: Chosen, layer: Found | MultiHeadAttention) -> Array:
+    if {layer.d_key, layer.d_value} - {None, layer.d_model}:
         raise of_others(chosen.where)
     tokens = read_array(x)
     if tokens.ndim not in (2, 3) or tokens.shape[-1] != layer.d_model:
@@ -211,10 +249,8 @@ def _notes(chosen: Chosen, causal: bool, window: Any) -> list[str]:
 
 def _decoder(config: Mapping[str, Any], prefix: str) -> str | None:
     """What a config.json says of tokens that see no later one; None where it says no such thing."""
-    both = config.get("is_encoder_decoder") is True or config.get("model_type") in _T5
-    if both and is_decoder(prefix):
-        return f"model_type {shown(config.get('model_type'), 60)}, the tokens of whose decoder"
+    said = looks_back(config, prefix.split("."))
     kinds = config.get("architectures")
     told = [kind for kind in kinds if isinstance(kind, str)] if isinstance(kinds, list) else []
     causal = [kind for kind in told if kind.endswith(("ForCausalLM", "LMHeadModel"))]
-    return f"{shown(causal[0], 60)}, whose tokens" if causal else None
+    return f"{shown(causal[0], 60)}, whose tokens" if causal else None if said is None else shown(said, 160)

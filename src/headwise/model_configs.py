@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 from headwise.core.shapes import Faults
 from headwise.files import FileError, PathLike, read_bytes, shown
 from headwise.layers.configs import read_settings
+from headwise.layers.families import alias_of
 from headwise.layers.patterns import PATTERNS, Pattern, known_patterns
 
 CONFIG = "config.json"
@@ -92,7 +93,7 @@ def read_pattern(given: str) -> str | Pattern:
         return given
     if not given.lower().endswith(".json"):
         expected = f"one of {', '.join(PATTERNS)}, or a .json file with a dictionary of names"
-        raise FileError(f"--pattern: expected {expected}, got '{shown(given, 60)}'")
+        raise FileError(f"--pattern: expected {expected}, got '{shown(given, 60)}'{_alias(given)}")
     faults = Faults("pattern")
     names = _object(given, 'write {"w_q": its name after the prefix, ...}')
     try:
@@ -102,6 +103,14 @@ def read_pattern(given: str) -> str | Pattern:
         raise FileError(f"{shown(given, 1000)}: {brief(error)}") from error
     assert pattern is not None  # its absence is a fault
     return pattern
+
+
+def _alias(name: str) -> str:
+    """What to pass for the name of a model, where that is known."""
+    alias = alias_of(name)
+    if isinstance(alias, dict):
+        return f"; write into a .json file {json.dumps(alias)}"
+    return "" if alias is None else f"; its names are those of {alias}"
 
 
 def _object(file: str, remedy: str) -> dict[str, Any]:

@@ -5,14 +5,18 @@ Knows names; reads no array, and not whether those of a layer fit.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from headwise.core.shapes import MOST_AXES, Faults, shown, words
+from headwise.layers.describing import description_remedy
 from headwise.layers.fitting import fits_well
 from headwise.layers.found import Place, places
 from headwise.layers.patterns import PATTERNS, Pattern, listed, printed
 
+_SHARD = re.compile(r"-(\d{1,9})-of-(\d{1,9})\.[a-z]+$", re.ASCII)
+_DESCRIBED = 64  # names of which a dictionary may be made: more are those of many layers
 _DEEPEST = 16  # how many parts of a prefix may be too many
 
 
@@ -22,9 +26,25 @@ def names_under(faults: Faults, state: Mapping[str, Any], prefix: str) -> list[s
     names = [name for name in texts if not start or name.startswith(f"{start}.")]
     if start and texts and not names:
         got = f"{shown(prefix)}, with which none begins"
-        faults.value("prefix", "the beginning of some names", got, _beginning(start, texts))
+        faults.value("prefix", "the beginning of some names", got, _beginning(start, texts) + _part_of_a_model(state))
         faults.raise_any()
     return names
+
+
+def _tensor(state: Mapping[str, Any], name: str) -> Any:
+    """What says the shape of an array: of an open checkpoint, without its values being read."""
+    return state.tensor(name) if hasattr(state, "tensor") else state[name]
+
+
+def _part_of_a_model(state: Mapping[str, Any]) -> str:
+    """What to add where a checkpoint is one file of several, by the name of its file."""
+    if not hasattr(state, "tensor"):
+        return ""
+    files = {str(getattr(state.tensor(name), "file", "")) for name in state}
+    found = _SHARD.search(next(iter(files))) if len(files) == 1 else None
+    if found is None:
+        return ""
+    return f"; its file is part {int(found[1])} of {int(found[2])} of a model: open the folder or the .index.json"
 
 
 def _beginning(start: str, names: list[str]) -> str:
@@ -91,12 +111,12 @@ def _refuse_names(
     fits = dict.fromkeys(place.name for place in places(names, PATTERNS) if place.whole)
     remedy = f"pass pattern='{next(iter(fits), '')}', whose names are there"
     if not fits:
-        remedy = "describe another model by pattern={'w_q': its name after the prefix, ...}"
+        shapes = {name: getattr(_tensor(state, name), "shape", None) for name in order[:_DESCRIBED]}
+        remedy = description_remedy(shapes, start) + _part_of_a_model(state)
     faults.value("pattern" if fits else "prefix", expected, held, remedy)
 
 
 def _shape_of(state: Mapping[str, Any], name: str) -> str:
     """The shape of an array in an error, if it says one."""
-    x = state.tensor(name) if hasattr(state, "tensor") else state[name]
-    shape = getattr(x, "shape", None)
+    shape = getattr(_tensor(state, name), "shape", None)
     return f" {words(shape)}" if isinstance(shape, tuple) and len(shape) < MOST_AXES else ""

@@ -11,6 +11,7 @@ from typing import NamedTuple, NoReturn
 
 from headwise.core.shapes import Array, Faults, Shape, words
 from headwise.layers.configs import Settings
+from headwise.layers.describing import description_remedy
 from headwise.layers.found import Place, full_name, layout_of
 from headwise.layers.patterns import OWN, SEPARATE, Pattern, listed, printed
 
@@ -161,10 +162,11 @@ class Fitting:
         if any("lora" in name.lower() for name in others):
             way_out = "merge LoRA's weights into the model's first (peft: merge_and_unload)"
         elif self.place.name != OWN and any(role.startswith("w_") for role in lost):
-            way_out = "describe another model by pattern={'w_q': its name after the prefix, ...}"
+            way_out = description_remedy(dict.fromkeys([*others, *self.place.held.values()]), self.place.prefix)
         else:
-            own = "your pattern" if self.place.name == OWN else f"PATTERNS['{self.place.name}']"
-            way_out = f"leave it out of the state if the layer computes nothing with it, or name it in beside= of {own}"
+            own = f"beside= of PATTERNS['{self.place.name}']"
+            own = "'beside' of your pattern" if self.place.name == OWN else own
+            way_out = f"leave it out of the state if the layer computes nothing with it, or name it in {own}"
         return f"{way_out}; pattern '{self.place.name}' has {listed(self.place.pattern.names.values(), 16)}"
 
     def heads(self) -> tuple[int, int, int]:

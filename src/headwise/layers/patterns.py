@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from headwise.core.shapes import Faults, given_as, real, shown
+from headwise.layers.families import alias_of
 
 LAYOUTS = ("linear", "conv1d", "either")
 FUSED = ("blocks", "heads")
@@ -166,7 +167,10 @@ def known_patterns(faults: Faults, pattern: Any) -> dict[str, Pattern]:
     if isinstance(pattern, str):
         if pattern in PATTERNS:
             return {pattern: PATTERNS[pattern]}
-        faults.value("pattern", f"one of {', '.join(PATTERNS)}", shown(pattern), "or a dictionary of names")
+        alias = alias_of(pattern)
+        remedy = "or a dictionary of names" if alias is None else f"its names are those of '{alias}'"
+        remedy = f"describe it by {alias}" if isinstance(alias, dict) else remedy
+        faults.value("pattern", f"one of {', '.join(PATTERNS)}", shown(pattern), remedy)
         return {}
     if isinstance(pattern, Pattern):
         return {OWN: pattern} if _fits(faults, pattern) else {}
@@ -178,7 +182,7 @@ def known_patterns(faults: Faults, pattern: Any) -> dict[str, Pattern]:
 
 def _of_names(names: Mapping[str, Any]) -> Pattern:
     """The pattern of a model that is described by its names, and perhaps its layout, rope, scale and order of w_qkv."""
-    said = {key: names[key] for key in ("layout", "rope", "scale", "fused") if key in names}
+    said = {key: names[key] for key in ("layout", "rope", "scale", "fused", "beside") if key in names}
     return Pattern({role: name for role, name in names.items() if role not in said}, other_tokens=True, **said)
 
 

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from headwise.core.shapes import Faults, shown
+from headwise.layers.families import ROPE_MODELS, STYLES
 from headwise.layers.patterns import OWN, Pattern, printed
+from headwise.layers.rope_configs import OWN_KEYS, rope_in_words
 
-ROPE_MODELS = ("llama", "mistral", "mixtral", "ministral", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe")
 ROPE_KEYS = ("rope_theta", "rope_scaling", "rope_parameters")
 _READ = (*ROPE_KEYS, "partial_rotary_factor", "use_scaled_rope")  # what a pattern with rope makes of a configuration
+_ROPE_FLAGS = ("rotary", "use_rotary_embedding", "use_rope")  # that say no more than that there is rope
+_ROPE_TYPES = ("rotary", "rope")
+_STYLE_FLAGS = ("rope_interleaved", "rope_interleave", "rotary_emb_interleaved")
 
 _PLAIN = """
     albert bert bert-generation camembert data2vec-text distilbert electra ernie esm flaubert ibert layoutlm lxmert
@@ -65,25 +69,43 @@ _PLAIN_TYPES = ("absolute", "learned", "learned_absolute", "sinusoidal", "none")
 _ARCHITECTURES = ("rope", "eva02", "eva_", "dinov3", "_pe_")  # parts of timm's names of models with rope
 
 
+class Lack(NamedTuple):
+    """One thing that says positions inside attention which a pattern does not have."""
+
+    key: str
+    value: Any
+    what: str  # rope, alibi, ...; "" where of the model's type nothing is known
+
+
+def lacking(config: Mapping[str, Any], name: str, pattern: Pattern) -> list[Lack]:
+    """What a configuration says of positions inside attention that a pattern does not have: keys, then the type."""
+    own = name == OWN
+    found = [Lack(*said) for said in _said(config) if not _applied(config, *said, pattern, own)]
+    kind = config.get("model_type")
+    if pattern.rope is not None or kind is None or (isinstance(kind, str) and kind in _PLAIN_MODELS):
+        return found  # of a pattern with rope the types of models are looked at with their norms and scale
+    has = _HAS.get(kind) if isinstance(kind, str) else None
+    if has is not None:
+        found.append(Lack("model_type", kind, has))
+    elif name not in ("torch", OWN):  # a module without positions, whatever it stands in; a caller's own description
+        found.append(Lack("model_type", kind, ""))
+    return found
+
+
 def check_positions(faults: Faults, config: Mapping[str, Any], name: str, pattern: Pattern) -> None:
     """Note the first thing that says positions inside attention which this pattern does not have.
 
     For a layer to which no transform is given: one that is given is its caller's word.
     """
-    for key, value, what in _said(config):
-        if not _applied(config, key, what, pattern):
-            _refuse(faults, f"config['{printed(key)}']", shown(value), what, name, pattern)
-            return
-    kind = config.get("model_type")
-    if pattern.rope is not None or kind is None or (isinstance(kind, str) and kind in _PLAIN_MODELS):
-        return  # of a pattern with rope the types of models are looked at with their norms and scale
-    has = _HAS.get(kind) if isinstance(kind, str) else None
-    if has is not None:
-        _refuse(faults, "config['model_type']", f"{shown(kind)}, which has it", has, name, pattern)
-    elif name not in ("torch", OWN):  # a module without positions, whatever it stands in; a caller's own description
-        expected = "one whose attention is known to have no positions, as bert, gpt2 or vit"
-        remedy = "pass transform=transforms.compose() where it has none"
-        faults.value("config['model_type']", expected, shown(kind), remedy)
+    lack = next(iter(lacking(config, name, pattern)), None)
+    if lack is None:
+        return
+    argument, got = f"config['{printed(lack.key)}']", shown(lack.value)
+    if lack.what:
+        _refuse(faults, config, argument, lack, name, pattern)
+        return
+    expected = "one whose attention is known to have no positions, as bert, gpt2 or vit"
+    faults.value(argument, expected, got, "pass transform=transforms.compose() where it has none")
 
 
 def _said(config: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
@@ -113,24 +135,47 @@ def _of_type(value: Any) -> str:
     return next((what for word, what in _WORDS.items() if word in text), "positions of that type")
 
 
-def _applied(config: Mapping[str, Any], key: str, what: str, pattern: Pattern) -> bool:
+def _applied(config: Mapping[str, Any], key: str, value: Any, what: str, pattern: Pattern, own: bool) -> bool:
     """Whether a layer has what a key says, or its models are known to pass the key over."""
     kind = config.get("model_type")
     if key in ROPE_KEYS and isinstance(kind, str) and kind in _PLAIN_MODELS:
         return True
     if what == "relative positions" and key.startswith("relative_attention_"):
         return "SelfAttention" in pattern.folders or kind in _T5_MODELS  # given as bias= in each call
-    return key in _READ and pattern.rope is not None
+    if pattern.rope is None:
+        return False
+    return key in _READ or (own and _of_own_rope(key, value, pattern.rope))
 
 
-def _refuse(faults: Faults, argument: str, got: str, what: str, name: str, pattern: Pattern) -> None:
+def _of_own_rope(key: str, value: Any, style: str) -> bool:
+    """Whether rope that a caller described goes by a key, or the key says no more than the description."""
+    if key in _STYLE_FLAGS:
+        return style == "interleaved"  # what says False is passed over
+    flags = (key in _ROPE_FLAGS and value is True) or (key in _TYPE_KEYS and value in _ROPE_TYPES)
+    return key in OWN_KEYS or flags
+
+
+def styles_in_words(config: Mapping[str, Any]) -> str:
+    """The order of the columns of a model's rope, or both where its type does not say which."""
+    kind = config.get("model_type")
+    known = STYLES.get(kind, "half" if kind in ROPE_MODELS else None) if isinstance(kind, str) else None
+    return f"'{known}'" if known else "'half' or 'interleaved'"
+
+
+def _refuse(faults: Faults, config: Mapping[str, Any], argument: str, lack: Lack, name: str, pattern: Pattern) -> None:
+    what = lack.what
     remedy, expected = "pass transform= (transforms.compose() is none)", f"none, as the pattern '{name}' has no {what}"
     if what == "rope" and pattern.rope is not None:
         expected = f"none, as the rope of the pattern '{name}' does not go by it"
+        remedy = f"pass {rope_in_words(config, pattern.rope)} or another (transforms.compose() is none)"
     elif what == "rope":
-        own = f"pattern=PATTERNS['{name}']._replace(rope='half') or 'interleaved'"
-        own = "'rope': 'half' or 'interleaved' in the pattern" if name == OWN else own
-        remedy += f" or {own}"
+        styles = styles_in_words(config)
+        own = f"'rope': {styles} in the pattern"
+        own = own if name == OWN else f"pattern=PATTERNS['{name}']._replace(rope={styles.replace(' or', ') or', 1)}"
+        own += "" if name == OWN or " or " in styles else ")"
+        turned = rope_in_words(config, styles.split("'")[1])
+        remedy += f" or {own}, which reads config; by hand {turned}"
     else:
         remedy += f", and {'bias=headwise.alibi(...)' if what == 'alibi' else 'the positions as bias='} in each call"
+    got = f"{shown(lack.value)}, which has it" if lack.key == "model_type" else shown(lack.value)
     faults.value(argument, expected, got, remedy)

@@ -9,7 +9,7 @@ import numpy as np
 
 from headwise.core.frequencies import Frequencies
 from headwise.core.shapes import Array, Faults, given_as, shown
-from headwise.layers.configs import DynamicRotary
+from headwise.layers.rope_configs import DynamicRotary
 from headwise.layers.transforms import Transform, _Composed, _QKNorm, _Rotary, compose, qk_norm, rotary
 
 _KEYS = {  # what is said of each kind; arrays stand beside it

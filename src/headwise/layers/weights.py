@@ -15,12 +15,13 @@ import numpy as np
 from headwise.core.shapes import Array, Faults, array, flag, given_as, integer
 from headwise.layers.attention_layer import MultiHeadAttention
 from headwise.layers.choosing import names_under, place_meant
-from headwise.layers.configs import Settings, check_config, eps_of, read_settings, rope_of, scale_of, source_of
+from headwise.layers.configs import Settings, check_config, eps_of, read_settings, scale_of, source_of
 from headwise.layers.exporting import to_state_dict
 from headwise.layers.fitting import Fitting
 from headwise.layers.found import Found, Place, attention_layers, heads_held, tables_of
-from headwise.layers.patterns import PATTERNS, SEPARATE, Pattern, known_patterns, printed
+from headwise.layers.patterns import OWN, PATTERNS, SEPARATE, Pattern, known_patterns, printed
 from headwise.layers.positional import check_positions
+from headwise.layers.rope_configs import rope_of
 from headwise.layers.saving import load, save
 from headwise.layers.transforms import compose, qk_norm
 
@@ -53,13 +54,15 @@ def from_state_dict(
         A name of :data:`PATTERNS`; by default the one whose names are there. A model that is not among them is
         described by a dictionary of its names after the prefix, ``{"w_q": "attn.query.weight", ...}``, with
         ``"layout": "conv1d"`` where weights are (in, out), ``"rope": "half"`` or ``"interleaved"`` where it has rope,
-        and its ``"scale"`` where that is another; or by a :class:`Pattern`. One array of all three, ``"w_qkv"``, is cut
+        and its ``"scale"`` where that is another, ``"beside"`` for arrays beside them that are not the layer's; or by a
+        :class:`Pattern`. One array of all three, ``"w_qkv"``, is cut
         into the queries of all heads, then all keys, then all values; with ``"fused": "heads"`` into the query, key and
         value of each head, one head after the other, as BLOOM and GPT-NeoX keep them. Its shape does not tell which.
     config : Mapping, optional
         The model's ``config.json``: heads, scale, and for models with rope all that it needs. Rope, alibi or relative
         positions that it says and the pattern does not have are an error, and so is a ``model_type`` of which it is
-        not known that its attention has no positions, unless you describe the model yourself.
+        not known that its attention has no positions, unless you describe the model yourself. Rope that you describe
+        goes by what ``config`` says of it: base, stretching, and the part of each head that is turned.
     transform : callable, optional
         In place of what ``config`` says of positions; ``transforms.compose()`` does nothing. Norms of queries and keys
         that the state holds come before it.
@@ -112,7 +115,7 @@ def from_state_dict(
     names = names_under(faults, state, prefix)
     place = place_meant(faults, state, names, prefix, patterns)
     config = config or {}
-    check_config(faults, config, place.name, place.pattern)
+    check_config(faults, config, place.name, place.pattern, _norms(place), transform is not None)
     scale = scale_of(faults, config, place.pattern)
     given = {"n_heads": n_heads, "n_kv_heads": n_kv_heads}
     sources = {field: source_of(config, field) for field in said._fields if given.get(field) is None}
@@ -120,6 +123,11 @@ def from_state_dict(
     turned = _transform(faults, fit, config, transform, sizes[2])
     fit.raise_any()
     return _layer(fit, sizes, turned, scale, add_zero_attn)
+
+
+def _norms(place: Place) -> dict[str, str]:
+    """The names of the norms of queries and keys that the state holds, after the prefix."""
+    return {role: printed(place.pattern.names[role]) for role in ("q_norm", "k_norm") if role in place.held}
 
 
 def _fitted(
@@ -176,10 +184,11 @@ def _transform(faults: Faults, fit: Fitting, config: Mapping[str, Any], transfor
     if transform is None:
         check_positions(faults, config, fit.place.name, fit.place.pattern)
     if transform is None and style is not None and not config:
-        own = f"or pass transform=transforms.rotary(style='{style}', base=...); transforms.compose() is none"
+        own = f"or pass transform=transforms.rotary(style='{style}', base=..., dims=...), dims of the columns of each "
+        own += "head that are turned; transforms.compose() is none"
         faults.value("config", "the model's, for its rope", "None", own)
     elif transform is None and style is not None and not faults.found:
-        transform = rope_of(faults, config, style, d_head)
+        transform = rope_of(faults, config, style, d_head, fit.place.name == OWN)
     eps = eps_of(faults, config)
     if faults.found or "q_norm" not in fit.arrays:
         return transform

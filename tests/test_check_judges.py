@@ -22,7 +22,13 @@ JUDGED = [check for check in CHECKS if check.weight and check.name not in APART]
 
 def evidence(check):
     calls = asked(check, 0)
-    results = subject(solution("minus_infinity")).run(calls).results
+    space = solution("minus_infinity")
+    attention = space["scaled_dot_product_attention"]
+
+    def with_causal(q, k, v, mask=None, causal=False):
+        return attention(q, k, v, np.tri(*(n := (q.shape[-2], k.shape[-2])), n[1] - n[0], bool) if causal else mask)
+
+    results = subject({**space, "scaled_dot_product_attention": with_causal}).run(calls).results
     return Evidence(calls, results, rights(calls, results))
 
 
@@ -42,7 +48,7 @@ CONTROLS = {  # calls that are only there to see whether a solution is wrong any
     "softmax_rows_apart": [0, 2],
     "large": [0, 4],
     "many_keys": [0],
-    "many_keys_masked": [0, 1, 2],
+    "many_keys_masked": [0, 1, 2, 8],
     "many_tokens": [0, 1],
     "layer_many_tokens": [0, 1],
     "truncation": [2],

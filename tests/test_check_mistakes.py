@@ -37,6 +37,13 @@ FILLED = """\
         filled = lambda x: np.concatenate([x, np.zeros((*x.shape[:-2], bare, x.shape[-1]))], axis=-2)
         k_tile, v_tile = filled(k_tile), filled(v_tile)
 """
+NOW = "        largest = now\n"
+RETURN = ("return out / np.where(total == 0, 1, total)", "return out")
+ROWS = """\
+    if n_q % TILE:
+        parts[-1] = parts[-1] * 0
+"""
+SKIP = "(np.arange(x.shape[1]) // 64 * 64 <= np.arange(x.shape[1])[:, None] // 128 * 128)"
 FILLED_MASK = "np.concatenate([mask[..., keys], np.zeros((*mask.shape[:-1], bare), bool)], -1)"
 
 WRONG = {
@@ -110,13 +117,21 @@ WRONG = {
     "scores returned as weights": [(PRODUCT, "return np.matmul(weights, v), scores")],
     "batch leak": [(IN_ATTENTION, IN_ATTENTION + FOLDED)],
     "earlier tiles not rescaled": [(TOTAL, "total + np.sum"), (OUT, "out + e")],
+    "out divided by the sum at each tile": [
+        (NOW, f"{NOW}        out = out / np.where(total == 0, 1, total)\n"),
+        RETURN,
+    ],
     "last partial tile dropped": [("range(0, k.shape[-2], TILE)", "range(0, k.shape[-2] // TILE * TILE, TILE)")],
+    "last partial tile of queries dropped": [
+        ("    return np.concatenate(parts, axis=-2)", f"{ROWS}    return np.concatenate(parts, axis=-2)")
+    ],
     "padding of the last tile attended": [
         (KEYS, KEYS + FILLED),
         ("(mask[..., keys], scores", f"({FILLED_MASK}, scores"),
     ],
     "offset of the tile forgotten in the mask": [("mask[..., keys], s", "mask[..., : k_tile.shape[-2]], s")],
     "NaN from a tile without visible keys": [("np.where(np.isneginf(now), 0, now)", "now")],
+    "visible tiles skipped": [(RULE, f"causal_mask(x.shape[1]) & {SKIP} if causal else None")],
     "causal off by one (strict)": [(TRIANGLE, "np.tril(np.ones((n, n), dtype=bool), -1)")],
     "causal off by one (one ahead)": [(TRIANGLE, "np.tril(np.ones((n, n), dtype=bool), k=1)")],
     "causal transposed": [(TRIANGLE, f"{TRIANGLE}.T")],
@@ -177,7 +192,7 @@ WRONG = {
 }
 
 
-TILED = list(WRONG)[list(WRONG).index("earlier tiles not rescaled") :][:5]  # made in tests/solutions/tiled.py
+TILED = list(WRONG)[list(WRONG).index("earlier tiles not rescaled") :][:8]  # made in tests/solutions/tiled.py
 
 
 def made(name):

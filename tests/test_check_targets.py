@@ -227,10 +227,10 @@ def test_an_option_that_is_not_taken_is_not_judged(role, function, args, error):
 @pytest.mark.parametrize(
     ("function", "error"),
     [
-        (lambda q, k, v, foo: q, "asks for 'foo', which is none of the known arguments (q, k, v, mask)"),
+        (lambda q, k, v, foo: q, "asks for 'foo', which is none of the known arguments (q, k, v, mask, causal)"),
         (lambda q, k: q, "has no argument for v; it takes q, k"),
         (lambda q, mask=None: q, "has no argument for k, v; it takes q, mask"),
-        (lambda a, b, c, d, e: a, "asks for 'e', which is none of the known arguments (q, k, v, mask)"),
+        (lambda a, b, c, d, e: a, "asks for 'e', which is none of the known arguments (q, k, v, mask, causal)"),
     ],
 )
 def test_what_cannot_be_passed_is_an_error(function, error):

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headwise.check.calls import Call, Result
+from headwise.check.calls import Call, Result, is_oblong, same
 from headwise.core.attention import scaled_dot_product_attention
 from headwise.core.masks import causal_mask
 from headwise.core.shapes import Array
@@ -53,6 +53,12 @@ def hide(p: "Parts", scores: Array, mask: Array | None) -> Array:
     return scores + np.where(mask, 0, p.hidden) if p.added else np.where(mask, scores, p.hidden)
 
 
+def rule(p: "Parts", n_q: int, n_k: int) -> Array:
+    """The causal mask (n_q, n_k): the last query may see all keys."""
+    n = max(n_q, n_k)
+    return p.triangle(n)[n - n_q :, n - n_k :]
+
+
 def split(x: Array, n_heads: int) -> Array:
     """(..., n, d_model) -> (..., H, n, d_head)."""
     return x.reshape(*x.shape[:-1], n_heads, -1).swapaxes(-3, -2)
@@ -80,6 +86,7 @@ class Parts:
     attend: Callable[..., tuple[Array, Array]] = attend
     returned: Callable[[Array, Array], tuple[Array, Array]] = lambda out, weights: (out, weights)
     triangle: Callable[[int], Array] = causal_mask
+    rule: Callable[["Parts", int, int], Array] = rule
     heeds_causal: bool = True
     always_causal: bool = False
     tokens_axis: int = -2  # of x, whose length the triangle has
@@ -122,12 +129,27 @@ def _right(call: Call, params: dict[str, Array]) -> Result:
         return Result(causal_mask(args["n"]))
     if call.function == "attention":
         mask = None if "mask" not in args else np.asarray(args["mask"]) != 0
-        return Result(*scaled_dot_product_attention(args["q"], args["k"], args["v"], mask))
+        causal = bool(args.get("causal"))
+        if "aligned" in args:
+            mask, causal = _upper_left(args), False
+        return Result(*scaled_dot_product_attention(args["q"], args["k"], args["v"], mask, causal=causal))
     if call.function == "multi_head":
         w_q, w_k, w_v, w_o = (args[name] for name in WEIGHTS)
         causal = args.get("causal", False)
         return Result(multi_head_attention(args["x"], w_q, w_k, w_v, w_o, args["n_heads"], causal=causal))
     return _composed(Parts(), call, params)
+
+
+def _upper_left(args: dict[str, Any]) -> Array:
+    return np.tri(args["q"].shape[-2], args["k"].shape[-2], dtype=bool)
+
+
+def as_taken(call: Call, result: Result) -> Call:
+    """The call, which says so if the solution took ``causal`` to align the first query with the first key."""
+    if not is_oblong(call) or same(result.out, right(call, {}).out):
+        return call
+    other = call._replace(args={**call.args, "aligned": "upper left"})
+    return other if same(result.out, right(other, {}).out) else call
 
 
 def composed(p: Parts, call: Call, params: dict[str, Array]) -> Result:
@@ -146,10 +168,19 @@ def _composed(p: Parts, call: Call, params: dict[str, Array]) -> Result:
     if call.function == "causal_mask":
         return Result(p.triangle(args["n"]))
     if call.function == "attention":
-        mask = args.get("mask")
         q, k, v = (np.asarray(args[name]) for name in "qkv")
-        return Result(*p.returned(*p.attend(p, q, k, v, None if mask is None else np.asarray(mask), q.shape[-1])))
+        return Result(*p.returned(*p.attend(p, q, k, v, _mask(p, args), q.shape[-1])))
     return _multi_head(p, np.asarray(args["x"]), params or args, args["n_heads"], args.get("causal", False))
+
+
+def _mask(p: Parts, args: dict[str, Any]) -> Array | None:
+    mask = None if args.get("mask") is None else np.asarray(args["mask"])
+    if "aligned" in args and p.heeds_causal:
+        return _upper_left(args)
+    if not ((args.get("causal") and p.heeds_causal) or p.always_causal):
+        return mask
+    causal = p.rule(p, args["q"].shape[-2], args["k"].shape[-2])
+    return causal if mask is None else causal & mask
 
 
 def _multi_head(p: Parts, x: Array, params: dict[str, Any], n_heads: int, causal: bool) -> Result:
@@ -161,7 +192,8 @@ def _multi_head(p: Parts, x: Array, params: dict[str, Any], n_heads: int, causal
     if p.early:
         v, w_o, b_o = p.project(v, w_o) + b_o, np.eye(len(w_o)), 0.0
     q, k, v = (p.split(each, n_heads) for each in (q, k, v))  # (..., H, n, d_head)
-    mask = p.triangle(x.shape[p.tokens_axis]) if (causal and p.heeds_causal) or p.always_causal else None
+    n = x.shape[p.tokens_axis]
+    mask = p.rule(p, n, n) if (causal and p.heeds_causal) or p.always_causal else None
     out, weights = p.attend(p, q, k, v, mask, x.shape[-1])
     merged = p.merge(out)  # (..., n, d_model)
     final = p.finish(merged, p.project(merged, w_o) + b_o, x)

@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from headwise.check.calls import Call, Result, Run
+from headwise.check.answers import as_taken
+from headwise.check.calls import Call, Result, Run, hides
 from headwise.check.checks import Check, rights
 from headwise.check.process import end_running
 from headwise.check.targets import Subject
@@ -29,10 +30,18 @@ class Ran:
         self.results = list(run.results)
         self.left_out = ""  # why some calls were
         taken = [i for i, result in enumerate(self.results) if not result.untaken]
-        if check.divisible and self.whole and 0 < len(taken) < len(calls):
-            self.left_out = next(result.error for result in self.results if result.untaken)
+        if self.whole and self._tells([calls[i] for i in taken]):
+            self.left_out = next((self.results[i].error for i in _missed(calls, taken)), "")
             self.calls, self.results = [calls[i] for i in taken], [self.results[i] for i in taken]
+        if self.whole:
+            self.calls = [as_taken(call, result) for call, result in zip(self.calls, self.results, strict=True)]
         self.rights = rights(self.calls, self.results) if self.whole else []
+
+    def _tells(self, taken: list[Call]) -> bool:
+        """Whether the check can be judged by the calls that a solution has arguments for."""
+        if self.check.of_hiding:
+            return any(map(hides, taken))
+        return self.check.divisible and bool(taken)
 
     @property
     def evidence(self) -> tuple[list[Call], list[Result], list[Result]]:
@@ -43,6 +52,13 @@ class Ran:
     def whole(self) -> bool:
         """Whether every call came back with something to judge."""
         return not self.run.broken and len(self.results) == len(self.calls)
+
+
+def _missed(calls: Sequence[Call], taken: Sequence[int]) -> list[int]:
+    """The calls that were left out, but for those of ``causal`` where a mask was taken, which says the same."""
+    masked = any("mask" in calls[i].args for i in taken)
+    left = [i for i in range(len(calls)) if i not in taken]
+    return [i for i in left if not (masked and calls[i].function == "attention" and "causal" in calls[i].args)]
 
 
 def runs(

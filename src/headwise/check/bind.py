@@ -171,6 +171,9 @@ def _by_name(
     if more.get("mask") is not None and "q" in roles and (mask := _left_over(params, named)):
         given[mask] = more.pop("mask")
         notes.append(f"'{mask}' is taken for the mask")
+    if more.get("causal") and "q" in roles:  # a name that says so is needed: what takes any may ignore it
+        _refuse({"causal": True}, params)
+    given |= {p.name: False for p in params if _must_be_told(p, given, named, roles)}
     if more.get("causal") and "x" in values and (masks := _takers(params, named, "mask")):
         given |= {p.name: _lower_triangle(values) for p in masks}
         del more["causal"]
@@ -192,7 +195,13 @@ def _by_name(
 def _left_over(params: list[Parameter], named: dict[str, str]) -> str:
     """The one parameter whose name says nothing and which may be None: of q, k and v's company, it is the mask."""
     left = [p.name for p in params if p.name not in named and p.kind not in _VARIADIC and p.default is None]
-    return left[0] if len(left) == 1 and "bias" not in plain(left[0]) else ""
+    said = any(word in plain(name) for name in left for word in ("bias", "scale", "slope"))
+    return left[0] if len(left) == 1 and not said else ""
+
+
+def _must_be_told(p: Parameter, given: dict[str, Any], named: dict[str, str], roles: list[str]) -> bool:
+    """Whether attention is causal unless told otherwise."""
+    return "q" in roles and p.name not in given and named.get(p.name) == "causal" and p.default is True
 
 
 def _as_asked(name: str, role: str, value: Any) -> Any:
@@ -246,7 +255,12 @@ def _arranged(params: list[Parameter], given: dict[str, Any], last: list[Any], k
 
 def _by_position(params: list[Parameter] | None, roles: list[str], values: dict[str, Any]) -> Bound:
     """Arguments in the order of the roles, up to the last that says something."""
-    wanted = [role for role in roles if role in values]
+    if "q" in roles and values.get("causal"):
+        _refuse({"causal": True}, params)
+    placed = [
+        role for role in roles if role != "causal" or "q" not in roles
+    ]  # of q, k and v's company a name must say so
+    wanted = [role for role in placed if role in values]
     while wanted and _may_omit(wanted[-1], values[wanted[-1]]):
         wanted.pop()
     if params and all(p.kind is Parameter.VAR_KEYWORD for p in params):
@@ -258,7 +272,7 @@ def _by_position(params: list[Parameter] | None, roles: list[str], values: dict[
     for p in places[len(args) :]:
         if p.default is not Parameter.empty:
             break
-        role = roles[len(args)] if len(args) < len(roles) else ""
+        role = placed[len(args)] if len(args) < len(placed) else ""
         args.append(values[role] if role in values else _without_default(p.name, role, roles, {}))
     said = f"no argument has a known name: passed by position, as {', '.join(wanted)}"
     return Bound(args, {}, [said] if len(wanted) > 1 else [])

@@ -302,12 +302,12 @@ def _drawn(d_model: int, seed: int) -> dict[str, NDArray[Any]]:
     return {role: rng.normal(scale=d_model**-0.5, size=(d_model, d_model)) for role in ("w_q", "w_k", "w_v", "w_o")}
 
 
-def _sizes(function: str, values: dict[str, Any]) -> dict[str, int]:
-    """The sizes that follow from the arguments of a call."""
+def _sizes(function: str, values: dict[str, Any]) -> dict[str, float]:
+    """The sizes, and the scale, that follow from the arguments of a call."""
     shapes = {role: value.shape for role, value in values.items() if isinstance(value, _ndarray)}
-    sizes: dict[str, int] = {}
+    sizes: dict[str, float] = {}
     if function == "attention" and "q" in shapes:
-        sizes["d_head"] = shapes["q"][-1]
+        sizes |= {"d_head": shapes["q"][-1], "scale": float(shapes["q"][-1] or 1) ** -0.5}
     if function in ("multi_head", "layer") and len(shapes.get("x", ())) > 1:
         sizes["length"], width = shapes["x"][-2:]
         sizes |= {"width": width, "d_head": width // max(int(values.get("n_heads") or 1), 1)}

@@ -14,7 +14,7 @@ FUNCTIONS = ("softmax", "attention", "causal_mask", "multi_head", "layer")
 
 ROLES = {
     "softmax": ("x", "axis"),
-    "attention": ("q", "k", "v", "mask"),
+    "attention": ("q", "k", "v", "mask", "causal"),
     "causal_mask": ("n",),
     "multi_head": ("x", "w_q", "w_k", "w_v", "w_o", "n_heads", "causal"),
     "layer": ("d_model", "n_heads", "seed", "x", "causal"),
@@ -94,6 +94,17 @@ class Run(NamedTuple):
     broken: str = ""
     printed: str = ""
     seconds: float = 0.0
+
+
+def hides(call: Call) -> bool:
+    """Whether a call says which keys a query may see, by a mask or by causal=True."""
+    return "mask" in call.args or bool(call.args.get("causal"))
+
+
+def is_oblong(call: Call) -> bool:
+    """Whether it is a causal call of attention over more or fewer keys than queries, where systems disagree."""
+    oblong = call.function == "attention" and call.args["q"].shape[-2] != call.args["k"].shape[-2]
+    return oblong and bool(call.args.get("causal"))
 
 
 def same(a: Array | None, b: Array | None, tolerance: float = 1e-9) -> bool:

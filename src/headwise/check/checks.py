@@ -49,6 +49,8 @@ class Check(NamedTuple):
         Whether it needs batch axes, which ``single_sequence`` does without.
     divisible : bool
         Whether it can be judged by some of its calls, where a solution has no argument for the others.
+    of_hiding : bool
+        Whether it asks what is hidden, by a mask and by ``causal``: one of the two will do.
     """
 
     name: str
@@ -61,6 +63,7 @@ class Check(NamedTuple):
     judge: Callable[[Evidence], list[str]]
     batched: bool = False
     divisible: bool = False
+    of_hiding: bool = False
 
 
 def rights(calls: Sequence[Call], results: Sequence[Result]) -> list[Result]:
@@ -115,12 +118,13 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "future",
         "attention",
-        "Behind a causal mask, what comes after position t moves out[t] by at most 1e-12",
+        "Behind a causal mask, or with causal=True, what comes after position t moves out[t] by at most 1e-12",
         2,
         "whether every path from k[t + 1:] and v[t + 1:] to out[t] is cut by the mask",
         _ATTENTION,
         ask.future,
         ask.judge_future,
+        of_hiding=True,
     ),
     Check(
         "causal_mask",
@@ -261,12 +265,13 @@ CHECKS: tuple[Check, ...] = (
     Check(
         "upper_triangle",
         "attention",
-        "With a causal mask every weight above the diagonal is exactly 0",
+        "With a causal mask, or causal=True, every weight above the diagonal is exactly 0",
         1,
         "how a score is hidden: exp of it must be 0, and not about 0",
         "scores = where(mask, scores, -inf)",
         ask.upper,
         ask.judge_upper,
+        of_hiding=True,
     ),
     Check(
         "permutation",
@@ -309,6 +314,7 @@ CHECKS: tuple[Check, ...] = (
         ask.padding_and_causal,
         ask.judge_padding,
         batched=True,
+        of_hiding=True,
     ),
     Check(
         "items_apart",
@@ -351,6 +357,7 @@ CHECKS: tuple[Check, ...] = (
         _TILES,
         of_many.many_keys_masked,
         of_many.judge_many_keys_masked,
+        of_hiding=True,
     ),
     Check(
         "no_key",

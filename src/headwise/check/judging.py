@@ -9,7 +9,7 @@ from typing import NamedTuple, NoReturn
 
 import numpy as np
 
-from headwise.check.calls import Call, Result, same
+from headwise.check.calls import Call, Result, is_oblong, same
 from headwise.core.shapes import Array, words
 
 
@@ -114,6 +114,20 @@ def all_equal(e: Evidence, tolerance: float = 1e-9) -> list[str]:
         with about(call):
             equal(e, i, tolerance)
     return []
+
+
+def remarks_on_alignment(e: Evidence) -> list[str]:
+    """What to say where ``causal`` was taken to align the first query with the first key."""
+    sides = {"aligned" in call.args for call in e.calls if is_oblong(call)}
+    if len(sides) > 1:
+        fail("with fewer queries than keys causal=True aligns some calls lower right and others upper left")
+    if True not in sides:
+        return []
+    said = (
+        "causal=True aligns the first query with the first key, as PyTorch's is_causal; headwise and Flash-Attention "
+        "(from 2.1) align the last ones: j <= i + n_k - n_q"
+    )
+    return [said]
 
 
 def given(call: Call) -> str:

@@ -8,11 +8,14 @@ from collections.abc import Callable
 import numpy as np
 
 from headwise.check.answers import Parts, hide
+from headwise.check.answers import rule as causal
 from headwise.core.shapes import Array
 
 Weigh = Callable[[Parts, Array, Array | None], Array]
 
 SIZES = (64, 128, 32, 16, 256, 8, 4, 2, 1)  # keys of a tile, the usual ones first
+OTHERS = tuple(n for n in (*range(16, 257, 16), 3, 5, 6, 7, 10, 12, 20, 24, 40, 50, 100, 200) if n not in SIZES)
+"""Sizes that are tried where none of the usual ones explains a failure."""
 
 
 def not_rescaled(size: int, *, out: bool = True, total: bool = True, own: bool = False) -> Weigh:
@@ -28,13 +31,48 @@ def not_rescaled(size: int, *, out: bool = True, total: bool = True, own: bool =
     return weigh
 
 
-def last_dropped(size: int) -> Weigh:
+def normalised_each(size: int, *, again: bool = False) -> Weigh:
+    """Out is divided by the sum so far at each tile and never multiplied back; ``again``: at the end too."""
+
+    def weigh(p: Parts, scores: Array, mask: Array | None) -> Array:
+        scores = hide(p, scores, mask)
+        n_k = scores.shape[-1]
+        starts = np.arange(0, n_k, size)
+        e = _exp(scores, scores.max(axis=-1, keepdims=True))
+        now = np.maximum.accumulate(np.maximum.reduceat(scores, starts, axis=-1), axis=-1)  # (..., tiles)
+        sums = np.cumsum(np.add.reduceat(e, starts, axis=-1), axis=-1) * _exp(now[..., -1:], now)
+        sums = np.where(sums == 0, 1, sums)  # where nothing has been seen yet
+        divisors = np.cumprod(sums[..., ::-1], axis=-1)[..., ::-1]
+        divisors = divisors * sums[..., -1:] if again else divisors
+        return np.asarray(e / np.repeat(divisors, np.diff([*starts, n_k]), axis=-1))
+
+    return weigh
+
+
+def _whole(n: int, size: int, guarded: bool) -> int:
+    """How many of n lie in whole tiles; all where they are fewer than a tile holds, if ``guarded``."""
+    return n if guarded and n < size else n // size * size
+
+
+def last_dropped(size: int, *, guarded: bool = False) -> Weigh:
     """Whole tiles alone are gone through."""
 
     def weigh(p: Parts, scores: Array, mask: Array | None) -> Array:
         n_k = scores.shape[-1]
-        there = np.arange(n_k) < n_k // size * size
+        there = np.arange(n_k) < _whole(n_k, size, guarded)
         return p.softmax(np.where(there, hide(p, scores, mask), -np.inf), -1)
+
+    return weigh
+
+
+def last_queries_dropped(size: int, *, missing: bool = False, guarded: bool = False) -> Weigh:
+    """Whole tiles of queries alone are gone through: the rows after them are 0, or are not there."""
+
+    def weigh(p: Parts, scores: Array, mask: Array | None) -> Array:
+        weights = p.softmax(hide(p, scores, mask), -1)
+        whole = _whole(weights.shape[-2], size, guarded)
+        there = np.arange(weights.shape[-2]) < whole
+        return weights[..., :whole, :] if missing else np.where(there[:, None], weights, 0)
 
     return weigh
 
@@ -64,6 +102,32 @@ def offset_forgotten(size: int, *, queries: bool = False, keys: bool = False) ->
         return p.softmax(hide(p, scores, whole[..., i[:, None], j]), -1)
 
     return weigh
+
+
+Rule = Callable[[Parts, int, int], Array]
+
+
+def skipped(queries: int, keys: int, *, end: bool = False, offset: bool = True) -> Rule:
+    """A tile of keys is left out by its first key: the last query of a tile, or n_k - n_q, does not enter the test."""
+
+    def rule(p: Parts, n_q: int, n_k: int) -> Array:
+        i, j = np.arange(n_q)[:, None] // queries * queries, np.arange(n_k) // keys * keys
+        last = i + (queries - 1 if end else 0) + (n_k - n_q if offset else 0)
+        return causal(p, n_q, n_k) & (j <= last)
+
+    return rule
+
+
+def local(queries: int, keys: int, *, skips: bool = False) -> Rule:
+    """Each tile has a triangle of its own; those above the diagonal are left out if ``skips``."""
+
+    def rule(p: Parts, n_q: int, n_k: int) -> Array:
+        i, j = np.arange(n_q)[:, None], np.arange(n_k)
+        seen = j % keys <= i % queries
+        first_key, last_query = j // keys * keys, i // queries * queries + queries - 1 + n_k - n_q
+        return seen & (first_key <= last_query) if skips else seen
+
+    return rule
 
 
 def local_triangle(size: int) -> Callable[[int], Array]:

@@ -45,6 +45,8 @@ class Mistake(NamedTuple):
         another exercise has one.
     alone : bool
         Whether it is not looked for together with a second one, as where it has very many variants.
+    steps : callable or None
+        ``steps(size)``: of a mistake with tiles, its variants for one size.
     """
 
     name: str
@@ -59,11 +61,18 @@ class Mistake(NamedTuple):
     trace: Callable[[Call, Result, Result], bool | None] | None = None
     sure: Callable[[Call, Result, Result], bool] | None = None
     alone: bool = False
+    steps: Callable[[int], list[dict[str, Any]]] | None = None
+
+    @property
+    def of_causal(self) -> bool:
+        """Whether it is made where ``causal`` is turned into a mask, and shows nowhere else."""
+        return bool({"triangle", "rule", "heeds_causal"} & set(self.parts))
 
 
 _S, _A, _C, _H = ("softmax",), ("attention", "multi_head", "layer"), ("causal_mask",), ("multi_head", "layer")
 _EVERY = ("softmax", *_A)
-_CAUSAL = (*_C, *_H)
+_CAUSAL = (*_C, *_H, "attention")
+_OPTION = (*_H, "attention")
 
 
 _UNTOUCHED = ("softmax_untouched", "untouched", "heads_untouched", "layer_untouched")
@@ -73,6 +82,23 @@ _TOO_WEAK = (-1.0, -2.0, -3.0, -5.0, -15.0, -20.0, -25.0, -30.0, -50.0, -99.0, -
 def _weigh(change: Callable[[Parts, Array, Array | None], Array]) -> dict[str, Any]:
     return {"weigh": change}
 
+
+def _tiled(
+    name: str,
+    exercises: tuple[str, ...],
+    explanation: str,
+    fix: str,
+    steps: Callable[[int], list[dict[str, Any]]],
+    *more: dict[str, Any],
+) -> Mistake:
+    """A mistake made with tiles of any size."""
+    first, *others = [each for size in tiles.SIZES for each in steps(size)]
+    return Mistake(name, exercises, explanation, fix, first, variants=(*others, *more), alone=True, steps=steps)
+
+
+_TWO = tuple((queries, keys) for queries in (128, 64, 32, 16) for keys in (64, 128, 32, 16))
+_UNEQUAL = tuple((queries, keys) for queries, keys in _TWO if queries != keys)
+"""Sizes of a tile of queries and one of keys, the usual ones."""
 
 MISTAKES: tuple[Mistake, ...] = (
     Mistake(
@@ -457,63 +483,80 @@ MISTAKES: tuple[Mistake, ...] = (
         "keep the batch axis in front: matmul takes each item by itself",
         {"attend": bad.folded},
     ),
-    Mistake(
+    _tiled(
         "earlier tiles not rescaled",
         _A,
         "at a tile with a larger maximum, what tiles before gave to out, to the sum or to both was left as it was",
         "at each tile multiply both by exp(old_max - new_max) before adding to them",
-        _weigh(tiles.not_rescaled(tiles.SIZES[0])),
-        variants=tuple(
-            _weigh(tiles.not_rescaled(size, **how))
-            for how in ({}, {"total": False}, {"out": False}, {"own": True})
-            for size in tiles.SIZES
-        )[1:],
-        alone=True,
+        lambda size: [
+            _weigh(tiles.not_rescaled(size, **how)) for how in ({}, {"total": False}, {"out": False}, {"own": True})
+        ],
     ),
-    Mistake(
+    _tiled(
+        "out divided by the sum at each tile",
+        _A,
+        "out was divided by the sum so far at each tile, and what comes after was added to it as if it had not been",
+        "divide once, after the last tile",
+        lambda size: [_weigh(tiles.normalised_each(size, again=again)) for again in (False, True)],
+    ),
+    _tiled(
         "last partial tile dropped",
         _A,
         "only whole tiles of keys were gone through: the keys after the last of them are lost",
         "for start in range(0, n_k, tile), and slice: k[start : start + tile] ends where the keys end",
-        _weigh(tiles.last_dropped(tiles.SIZES[0])),
-        variants=tuple(_weigh(tiles.last_dropped(size)) for size in tiles.SIZES[1:]),
-        alone=True,
+        lambda size: [_weigh(tiles.last_dropped(size, guarded=guarded)) for guarded in (False, True)],
     ),
-    Mistake(
+    _tiled(
+        "last partial tile of queries dropped",
+        _A,
+        "only whole tiles of queries were gone through: the rows of out after the last of them are 0, or missing",
+        "for start in range(0, n_q, tile), and slice: q[start : start + tile] ends where the queries end",
+        lambda size: [
+            _weigh(tiles.last_queries_dropped(size, missing=missing, guarded=guarded))
+            for missing in (False, True)
+            for guarded in (False, True)
+        ],
+    ),
+    _tiled(
         "padding of the last tile attended",
         _A,
         "the last tile was filled up with keys of 0, and these took their share: exp(0) is no small weight",
         "set the scores of the filled-up keys to -inf, with a mask and without",
-        _weigh(tiles.padding_seen(tiles.SIZES[0], masked=False)),
-        variants=tuple(
-            _weigh(tiles.padding_seen(size, masked=masked)) for masked in (False, True) for size in tiles.SIZES
-        )[1:],
-        alone=True,
+        lambda size: [_weigh(tiles.padding_seen(size, masked=masked)) for masked in (False, True)],
     ),
-    Mistake(
+    _tiled(
         "offset of the tile forgotten in the mask",
         _A,
         "each tile was masked like the first: the mask, or causal's j <= i, was read with indices within the tile",
         "mask[..., i0 : i0 + tile, j0 : j0 + tile]; causal is j0 + j <= i0 + i",
-        _weigh(tiles.offset_forgotten(tiles.SIZES[0], queries=True, keys=True)),
-        variants=(
+        lambda size: [
             *(
                 _weigh(tiles.offset_forgotten(size, queries=queries, keys=keys))
                 for queries, keys in ((True, True), (False, True), (True, False))
-                for size in tiles.SIZES
             ),
-            *({"triangle": tiles.local_triangle(size)} for size in tiles.SIZES),
-        )[1:],
-        alone=True,
+            {"triangle": tiles.local_triangle(size)},
+        ],
+        *({"rule": tiles.local(*two, skips=skips)} for two in _UNEQUAL for skips in (False, True)),
     ),
-    Mistake(
+    _tiled(
         "NaN from a tile without visible keys",
         _A,
         "where a query sees nothing in the first tile, -inf was subtracted from -inf: NaN, which stays in both sums",
         "subtract 0 where the maximum is still -inf: np.where(np.isneginf(new_max), 0, new_max)",
-        _weigh(tiles.blind_at_first(tiles.SIZES[0])),
-        variants=tuple(_weigh(tiles.blind_at_first(size)) for size in tiles.SIZES[1:]),
+        lambda size: [_weigh(tiles.blind_at_first(size))],
+    ),
+    Mistake(
+        "visible tiles skipped",
+        _OPTION,
+        "causal left out tiles of which a query sees a part: the test forgot the last queries of a tile, or n_k - n_q",
+        "skip a tile of keys if its first key lies after the last query: j0 > i0 + tile - 1 + n_k - n_q",
+        {"rule": tiles.skipped(128, 64)},
+        variants=(
+            *({"rule": tiles.skipped(*two)} for two in _UNEQUAL[1:] if two[0] > two[1]),
+            *({"rule": tiles.skipped(*two, end=end, offset=False)} for two in _TWO for end in (True, False)),
+        ),
         alone=True,
+        steps=lambda size: [{"rule": tiles.skipped(size, size, end=end, offset=False)} for end in (True, False)],
     ),
     Mistake(
         "causal off by one (strict)",
@@ -560,14 +603,14 @@ MISTAKES: tuple[Mistake, ...] = (
     ),
     Mistake(
         "always causal",
-        _H,
+        _OPTION,
         "the causal mask is there with causal=False too",
         "mask = causal_mask(n) if causal else None",
         {"always_causal": True},
     ),
     Mistake(
         "causal ignored",
-        _H,
+        _OPTION,
         "causal=True changes nothing",
         "pass causal_mask(n) on to attention",
         {"heeds_causal": False},

@@ -144,6 +144,7 @@ DERIVED = {
         "seq_len", "seq_length", "sequence_length", "n", "t", "n_ctx",
     ),
     "width": _WIDTH,
+    "scale": ("scale", "sm_scale", "softmax_scale", "scaling"),
     "nothing": ("dropout", "dropout_rate", "p_dropout", "dropout_p", "drop_rate", "attn_dropout", "drop", "p_drop"),
     "no": ("training", "is_training", "train", "bias", "use_bias", "qkv_bias", "verbose", "debug"),
     "yes": ("return_weights", "return_attention", "need_weights", "return_attention_weights", "output_attentions"),
@@ -203,6 +204,8 @@ def _roles_of(function: str) -> dict[str, list[str]]:
     """The roles that a function's parameters can have, besides those that it is given: a mask says causal as well."""
     roles = [*ROLES[function], *(["mask"] if function in ("multi_head", "layer") else [])]
     table = {role: [plain(name) for name in ROLE_NAMES[role]] for role in roles}
+    if function == "attention":
+        table["causal"] = [name for name in table["causal"] if "causal" in name or name == "autoregressive"]
     if function == "softmax":
         table["x"] += [plain(name) for name in SCORES]
     if function in ("multi_head", "layer"):  # each of which may be named as in attention, and is then given x

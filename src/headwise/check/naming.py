@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from headwise.check.answers import Parts, composed
+from headwise.check import missteps_tiles as tiles
+from headwise.check.answers import Parts, composed, rule
 from headwise.check.asking import Ran
-from headwise.check.calls import Call, Result, same
-from headwise.check.judging import Evidence, Wrong
+from headwise.check.calls import Call, Result, hides, is_oblong, same
+from headwise.check.judging import Evidence, Wrong, is_right
 from headwise.check.missteps import is_far, plain_softmax
 from headwise.check.mistakes import MISTAKES, Mistake
 from headwise.check.report import FAILED, PASSED, Named, Verdict
@@ -41,6 +42,14 @@ class _Way(NamedTuple):
     mistake: Mistake
     parts: Parts | None = None
     plain: Parts | None = None
+
+    @property
+    def needs_causal(self) -> bool:
+        """Whether it shows with ``causal`` alone."""
+        return self.mistake.of_causal or (self.parts is not None and self.parts.rule is not rule)
+
+
+_Evidence = tuple[Sequence[Call], Sequence[Result], Sequence[Result]]
 
 
 def name_mistakes(runs: Sequence[Ran], verdicts: Sequence[Verdict]) -> dict[str, tuple[Named, ...]]:
@@ -84,8 +93,13 @@ def _told(
     if twins and all(m.trace for m in twins):  # of what is rounded in a piece, that piece tells more
         twins = [m for exercise, mistakes in known if exercise in _PIECES for m in mistakes if m.trace][:1] or twins
     twins = [m for m in twins if (verdict.exercise, m.name) not in weak or m.name in strong]
-    kept = [m for m in twins if m.name in alone] or [m for m in twins if not sound & set(m.exercises)] or twins
+    kept = [m for m in twins if m.name in alone] or [m for m in twins if not sound & _shown_in(m)] or twins
     return tuple(Named(m.name, m.explanation, m.fix) for m in kept)
+
+
+def _shown_in(mistake: Mistake) -> set[str]:
+    """Where a mistake shows whatever a solution takes: attention need not take ``causal``."""
+    return set(mistake.exercises) - ({"attention"} if mistake.of_causal else set())
 
 
 class _Naming:
@@ -99,8 +113,16 @@ class _Naming:
     def __init__(self, runs: Sequence[Ran], passed: set[str], tolerance: float = 1e-9) -> None:
         self._passed, self._tolerance = passed, tolerance
         self._runs = [ran for ran in runs if ran.whole and not any(result.untaken for result in ran.results)]
+        told = [
+            one for ran in self._runs if ran.check.exercise == "attention" for one in zip(*ran.evidence, strict=True)
+        ]
+        causal = [is_right(got, wanted) for call, got, wanted in told if call.args.get("causal")]
+        self._causal, self._masked = bool(causal), any("mask" in call.args for call, _, _ in told)
+        apart = self._masked and all(causal)  # then what is wrong with the mask is not wrong with causal
+        self._heard = {ran.check.name: _heard(ran, apart) for ran in self._runs}
         self._steady: dict[str, list[_Way]] = {}  # by exercise: what already explains it is asked first
         self._tried: set[str] = set()  # exercises in which pairs have been tried
+        self._in_tiles: dict[str, list[_Way]] = {}  # by exercise: the mistakes with tiles that long calls show
         self._right_passes: dict[str, bool] = {}
         self._given: dict[tuple[int, int], Result] = {}  # what a way gives for a call, by their ids
         self.weak: set[tuple[str, str]] = set()  # exercise and name of what rests on the words of an error alone
@@ -115,25 +137,54 @@ class _Naming:
         """The mistakes that explain one failed check."""
         exercise = ran.check.exercise
         known = self._explaining(self._steady.get(exercise, ()), ran)
-        found = known or self._explaining(_single(exercise), ran)
+        single = self._shown(_single(exercise), exercise) + self._tiled(exercise)
+        found = known or self._explaining(single, ran)
         steady = known or self._unopposed(found, exercise)
         if not steady and exercise not in self._tried:
             self._tried.add(exercise)
             steady = self._unopposed(self._explaining(_pairs(exercise), ran), exercise)
         self._steady.setdefault(exercise, []).extend(way for way in steady if not known)
         halves = {name for way in steady for name in way.mistake.name.split(" + ")}
-        simple = self._explaining([w for w in _single(exercise) if w.mistake.name in halves], ran)  # the one seen here
+        simple = self._explaining([w for w in single if w.mistake.name in halves], ran)  # the one seen here
         loose = [way for way in found if way.parts is not None]
         sure = simple or steady or self._unopposed(loose, exercise, self._passed)
         mistakes = list({way.mistake.name: way.mistake for way in sure}.values())
         by_value = [m for m in mistakes if m.detect is None]  # says more than, say, that results are rounded
+        if exercise == "attention" and not self._masked:  # what hides is causal
+            by_value = [m for m in by_value if m.of_causal] or by_value
         shown = [m for m in mistakes if not m.trace] or mistakes[:1]
         return tuple(by_value or shown)
+
+    def _shown(self, ways: Sequence[_Way], exercise: str) -> list[_Way]:
+        """Without those that show with ``causal`` alone, where attention does not take it."""
+        asked = exercise != "attention" or self._causal
+        return [way for way in ways if asked or not way.needs_causal]
+
+    def _tiled(self, exercise: str) -> list[_Way]:
+        """The mistakes with tiles that explain long calls, usual sizes first; short ones cannot tell sizes apart."""
+        if exercise not in self._in_tiles:
+            self._in_tiles[exercise] = []
+            for sizes in (_usual_sizes, _other_sizes):
+                if not self._in_tiles[exercise]:
+                    ways = self._shown(sizes(exercise), exercise)
+                    self._in_tiles[exercise] = self._of_long_calls(ways, exercise)
+        return self._in_tiles[exercise]
+
+    def _of_long_calls(self, ways: Sequence[_Way], exercise: str) -> list[_Way]:
+        for ran in self._runs:
+            if ran.check.exercise != exercise or not any(map(_is_long, ran.calls)):
+                continue
+            told = list(zip(*self._evidence(ran), strict=True))
+            first = next(((call, got) for call, got, wanted in told if _is_long(call) and not alike(got, wanted)), None)
+            if first is not None:
+                fitting = [way for way in ways if self._fits(self._made(way, *first), first[1])]
+                return self._unopposed([way for way in fitting if self._explains(way, *self._evidence(ran))], exercise)
+        return []
 
     def failing(self, ran: Ran) -> tuple[Mistake, ...]:
         """Those found elsewhere which fail this check too, by less than what numbers are told apart by."""
         ways = [way for way in self._steady.get(ran.check.exercise, ()) if way.parts is not None]
-        agreeing = [way for way in ways if self._agrees(way, *ran.evidence) and self._fails(way, ran)]
+        agreeing = [way for way in ways if self._agrees(way, *self._evidence(ran)) and self._fails(way, ran)]
         return tuple({way.mistake.name: way.mistake for way in agreeing}.values())
 
     def _by_value(self, ran: Ran) -> bool:
@@ -151,14 +202,17 @@ class _Naming:
         if not self._by_value(ran):
             ways = [way for way in ways if way.parts is None]
         fitting = [way for way in ways if not way.mistake.checks or ran.check.name in way.mistake.checks]
-        return [way for way in fitting if self._explains(way, *ran.evidence)]
+        return [way for way in fitting if self._explains(way, *self._evidence(ran))]
+
+    def _evidence(self, ran: Ran) -> _Evidence:
+        return self._heard[ran.check.name]
 
     def _unopposed(self, ways: Sequence[_Way], exercise: str, only: set[str] | None = None) -> list[_Way]:
         """Those that agree with all that the function gave, or gave in some checks, and that some of it proves."""
         runs = [ran for ran in self._runs if ran.check.exercise == exercise and ran.check.weight]
         heard = [ran for ran in runs if only is None or ran.check.name in only]
-        left = [way for way in ways if all(self._agrees(way, *ran.evidence) for ran in heard)]
-        proofs = [max((self._proof(way, *ran.evidence) for ran in runs), default=0) for way in left]
+        left = [way for way in ways if all(self._agrees(way, *self._evidence(ran)) for ran in heard)]
+        proofs = [max((self._proof(way, *self._evidence(ran)) for ran in runs), default=0) for way in left]
         if not any(proofs):
             return []
         best = [way for way, proof in zip(left, proofs, strict=True) if proof == max(proofs)]
@@ -222,8 +276,7 @@ class _Naming:
         return (self._made(way, call, got) for call, got in zip(calls, results, strict=True))
 
     def _made(self, way: _Way, call: Call, got: Result) -> Result:
-        hides = "mask" in call.args or call.args.get("causal") or call.function == "softmax"
-        parts = way.parts if hides else way.plain
+        parts = way.parts if hides(call) or call.function == "softmax" else way.plain
         assert parts is not None
         key = id(parts), id(call)
         if key not in self._given:
@@ -234,6 +287,29 @@ class _Naming:
                 return made
             self._given[key] = made
         return self._given[key]
+
+
+def _heard(ran: Ran, apart: bool) -> _Evidence:
+    """What may speak for a mistake or against it: where causal calls are wrong anyway, how they align says nothing.
+
+    ``apart``: nor do those of attention that are causal, beside others with a mask.
+    """
+    told = list(zip(*ran.evidence, strict=True))
+    if apart and ran.check.exercise == "attention":
+        return _evidence([one for one in told if not one[0].args.get("causal")])
+    if not any(
+        call.args.get("causal") and not is_oblong(call) and not is_right(got, wanted) for call, got, wanted in told
+    ):
+        return ran.evidence
+    return _evidence([one for one in told if not is_oblong(one[0])])
+
+
+def _evidence(told: Sequence[tuple[Call, Result, Result]]) -> _Evidence:
+    return [one[0] for one in told], [one[1] for one in told], [one[2] for one in told]
+
+
+def _is_long(call: Call) -> bool:
+    return any(np.ndim(value) > 1 and value.shape[-2] > _LONG for value in call.args.values())
 
 
 def _passes(ran: Ran, results: Sequence[Result]) -> bool:
@@ -249,6 +325,7 @@ def _passes(ran: Ran, results: Sequence[Result]) -> bool:
 _WORDS, _NUMBER = 1, 2  # what proves a mistake
 _SHORT = 1e-5  # what float32 costs in a few products
 _FLOAT32 = next(mistake for mistake in MISTAKES if mistake.name == "float32 inside")
+_LONG = 64  # tokens, beyond which the size of a tile shows
 _TRIED = 3  # variants of each of two mistakes at once
 _MOST_KEPT = 4096  # weights of one call by one way: those of many tokens are made again, there are thousands of ways
 
@@ -256,14 +333,35 @@ _MOST_KEPT = 4096  # weights of one call by one way: those of many tokens are ma
 # ------------------------------------------------------------------------------------------- ways
 @cache
 def _single(exercise: str) -> list[_Way]:
-    """All ways of all mistakes of an exercise."""
-    return [way for m in MISTAKES if exercise in m.exercises for way in _ways(m)]
+    """All ways of all mistakes of an exercise, but for those with tiles."""
+    return [way for m in MISTAKES if exercise in m.exercises and m.steps is None for way in _ways(m)]
+
+
+def _with_tiles(exercise: str) -> list[Mistake]:
+    return [mistake for mistake in MISTAKES if mistake.steps is not None and exercise in mistake.exercises]
+
+
+@cache
+def _usual_sizes(exercise: str) -> list[_Way]:
+    return [way for mistake in _with_tiles(exercise) for way in _ways(mistake)]
+
+
+@cache
+def _other_sizes(exercise: str) -> list[_Way]:
+    made = []
+    for mistake in _with_tiles(exercise):
+        for steps in [each for size in tiles.OTHERS for each in mistake.steps(size)] if mistake.steps else []:
+            plain = replace(Parts(), **steps)
+            made += [_Way(mistake, plain, plain), _Way(mistake, replace(plain, hidden=-1e9), plain)]
+    return made
 
 
 @cache
 def _pairs(exercise: str) -> list[_Way]:
     """Two mistakes of an exercise made at once, in steps that do not exclude each other."""
     single = [m for m in MISTAKES if m.detect is None and exercise in m.exercises and not m.alone]
+    if exercise == "attention":  # which seldom takes causal
+        single = [m for m in single if not m.of_causal]
     both = [_both(a, b) for a, b in combinations(single, 2) if not set(a.parts) & set(b.parts)]
     return [way for pair in both for way in _ways(pair)]
 

@@ -5,7 +5,7 @@ Knows what is right, and nothing of how a solution is run. A judge raises Wrong,
 
 import numpy as np
 
-from headwise.check.calls import Call, same
+from headwise.check.calls import Call, hides, is_oblong, same
 from headwise.check.drawing import Rng, attention, each_again, looked, qkv, softmax_calls, some
 from headwise.check.judging import (
     Evidence,
@@ -20,6 +20,7 @@ from headwise.check.judging import (
     is_right,
     number,
     numbers,
+    remarks_on_alignment,
     values_of,
 )
 from headwise.core.masks import causal_mask
@@ -122,15 +123,17 @@ def future(rng: Rng) -> list[Call]:
     for name in "kv":
         later[name] = args[name].copy()
         later[name][t + 1 :] += rng.standard_normal(later[name][t + 1 :].shape)
-    return [attention(**args, mask=causal_mask(n)), attention(**later, mask=causal_mask(n))]
+    rules = ({"mask": causal_mask(n)}, {"causal": True})
+    return [attention(**each, **rule) for rule in rules for each in (args, later)]
 
 
 def judge_future(e: Evidence) -> list[str]:
-    before, after = e.out(0), e.out(1)
-    changed = (e.calls[0].args["k"] != e.calls[1].args["k"]).any(axis=-1)
-    t = int(np.argmax(changed)) - 1
-    moved = f"k and v were changed at positions {t + 1} to {len(changed) - 1} behind a causal mask"
-    check_still(before[: t + 1], after[: t + 1], f"out[0] to out[{t}]", moved)
+    for i in range(0, len(e.calls), 2):  # by the mask, by causal=True, or by both
+        changed = (e.calls[i].args["k"] != e.calls[i + 1].args["k"]).any(axis=-1)
+        t = int(np.argmax(changed)) - 1
+        how = "with causal=True" if "causal" in e.calls[i].args else "behind a causal mask"
+        moved = f"k and v were changed at positions {t + 1} to {len(changed) - 1} {how}"
+        check_still(e.out(i)[: t + 1], e.out(i + 1)[: t + 1], f"out[0] to out[{t}]", moved)
     return []
 
 
@@ -275,17 +278,32 @@ def judge_width_four(e: Evidence) -> list[str]:
 
 
 def upper(rng: Rng) -> list[Call]:
-    return [attention(**looked(rng, n, n, 3), mask=causal_mask(n)) for n in (5, 8)]
+    masked = [attention(**looked(rng, n, n, 3), mask=causal_mask(n)) for n in (5, 8)]
+    sizes = ((1, 1), (5, 5), (8, 8), (5, 8), (1, 8))
+    causal = [attention(**looked(rng, n_q, n_k, 3), causal=True) for n_q, n_k in sizes]
+    return [*masked, attention(**looked(rng, 5, 5, 3)), *causal]
 
 
 def judge_upper(e: Evidence) -> list[str]:
-    for i in range(len(e.calls)):
-        upper = np.triu(e.weights(i), 1)
-        if upper.any():
-            at = np.unravel_index(np.argmax(np.abs(upper)), upper.shape)
-            fail(f"weights[{at[0]}, {at[1]}] is {number(float(upper[at]))}: above the diagonal all must be exactly 0")
-        check_rows(e.weights(i))
-    return []
+    for i, call in enumerate(e.calls):
+        if hides(call) and not is_oblong(call):
+            with about(call):
+                _check_triangle(e.weights(i))
+    plain = next(i for i, call in enumerate(e.calls) if not hides(call))
+    if is_right(e.results[plain], e.rights[plain]):
+        for i, call in enumerate(e.calls):
+            if "causal" in call.args:
+                with about(call):
+                    equal(e, i)
+    return remarks_on_alignment(e)
+
+
+def _check_triangle(weights: Array) -> None:
+    upper = np.triu(weights, 1)
+    if upper.any():
+        at = np.unravel_index(np.argmax(np.abs(upper)), upper.shape)
+        fail(f"weights[{at[0]}, {at[1]}] is {number(float(upper[at]))}: above the diagonal all must be exactly 0")
+    check_rows(weights)
 
 
 def permuted(rng: Rng) -> list[Call]:
@@ -335,14 +353,18 @@ def padding_and_causal(rng: Rng) -> list[Call]:
     n = 5
     real = np.arange(n) < np.array([[5], [3]])  # (b, n)
     mask = (causal_mask(n) & real[:, None, :])[:, None]  # (b, 1, n, n)
-    return [attention(**qkv(rng, n, n, 4, 3, 2, 3), mask=mask), attention(**looked(rng, n, n, 4, 2, 3), mask=mask)]
+    calls = [attention(**qkv(rng, n, n, 4, 3, 2, 3), mask=mask), attention(**looked(rng, n, n, 4, 2, 3), mask=mask)]
+    return [*calls, attention(**looked(rng, n, n, 4, 2, 3), causal=True)]
 
 
 def judge_padding(e: Evidence) -> list[str]:
-    weights, mask = e.weights(1), e.calls[1].args["mask"]
-    if np.where(mask, 0, weights).any():
-        fail("a key that is padding, or in the future, has a weight other than 0")
-    check_rows(weights)
+    for i, call in enumerate(e.calls):
+        if call.args["v"].shape[-1] == call.args["v"].shape[-2]:
+            weights, mask = e.weights(i), call.args.get("mask", causal_mask(call.args["q"].shape[-2]))
+            if np.where(mask, 0, weights).any():
+                hidden = "is padding, or in the future," if "mask" in call.args else "is in the future (causal=True)"
+                fail(f"a key that {hidden} has a weight other than 0")
+            check_rows(weights)
     return []
 
 

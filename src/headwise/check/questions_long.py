@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from headwise.check.calls import Call
+from headwise.check.calls import Call, hides
 from headwise.check.drawing import Rng, attention, heads, qkv, some
-from headwise.check.judging import Evidence, about, equal, is_right
+from headwise.check.judging import Evidence, about, equal, is_right, remarks_on_alignment
 from headwise.core.masks import causal_mask
 from headwise.core.shapes import Array
 
@@ -59,11 +59,24 @@ def many_keys_masked(rng: Rng) -> list[Call]:
         attention(**_growing(rng, 3, _LONG), mask=reach),
         attention(**_growing(rng, _SQUARE, _SQUARE), mask=causal_mask(_SQUARE)),
         attention(**qkv(rng, _TOKENS, 3, 2, 2), mask=some(rng, _TOKENS, 3)),
+        attention(**qkv(rng, 5, 5, 2, 2), causal=True),
+        attention(**_growing(rng, _SQUARE, _SQUARE), causal=True),
+        attention(**_growing(rng, _TOKENS, _TOKENS), causal=True),
+        attention(**_growing(rng, 67, _LONG), causal=True),
     ]
 
 
 def judge_many_keys_masked(e: Evidence) -> list[str]:
-    return _right_after(e, 3)
+    """Long calls with a mask, and with causal=True: either unless what is not long, or hides nothing, is wrong."""
+    plain = [i for i, call in enumerate(e.calls) if not hides(call)]
+    for role in ("mask", "causal"):
+        those = [i for i, call in enumerate(e.calls) if role in call.args]
+        controls = plain + those[:1]
+        if all(is_right(e.results[i], e.rights[i]) for i in controls):
+            for i in those:
+                with about(e.calls[i]):
+                    equal(e, i)
+    return remarks_on_alignment(e)
 
 
 def _drawn_out(rng: Rng, n: int, d: int) -> Array:

@@ -124,7 +124,7 @@ CONFIGS = {
     "llama": {"model_type": "llama", "num_attention_heads": H, "num_key_value_heads": G, "rope_theta": 100.0},
     "qwen2": {"model_type": "qwen2", "num_attention_heads": H, "num_key_value_heads": G, "rope_theta": 50.0},
     "qwen3": {"num_attention_heads": H, "head_dim": WIDE, "rope_theta": 200.0, "rms_norm_eps": 1e-3},
-    "meta": {"dim": D, "n_heads": H, "n_kv_heads": G, "rope_theta": 100.0},
+    "meta": {"n_heads": H, "n_kv_heads": G, "rope_theta": 100.0},
     "bart": {"model_type": "bart", "d_model": D, "encoder_attention_heads": H, "decoder_attention_heads": H},
     "distilbert": {"model_type": "distilbert", "dim": D, "n_heads": H},
     "gpt2": {"n_head": H, "n_embd": D},

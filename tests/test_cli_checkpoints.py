@@ -352,7 +352,7 @@ def test_many_faults_are_a_short_line(capsys: Capture) -> None:
 
 
 # --------------------------------------------------------------------------------------- models of several parts
-LLAMA = {"model_type": "llama", "hidden_size": 48, "num_attention_heads": 8, "rope_theta": 10000.0}
+LLAMA = {"model_type": "llama", "hidden_size": 48, "num_attention_heads": 8, "head_dim": 4, "rope_theta": 10000.0}
 VISION = {"model_type": "vit", "num_attention_heads": 2, "hidden_size": D}
 
 

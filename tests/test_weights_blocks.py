@@ -327,7 +327,7 @@ def test_either_order_there_and_back_is_equal_to_the_bit(fused, layout, dtype):
 
 
 def test_the_order_of_heads_is_one_of_two_and_not_of_grouped_heads():
-    with pytest.raises(ValueError, match="pattern: expected a fused of blocks, heads, got 'rows'"):
+    with pytest.raises(ValueError, match="pattern: expected a fused of blocks, heads, groups, got 'rows'"):
         weights.from_state_dict(neox(), n_heads=H, pattern=FUSED | {"fused": "rows"})
     separate = {f"w_{key}": key for key in "qkvo"} | {"fused": "heads"}
     with pytest.raises(

@@ -148,10 +148,11 @@ def test_a_description_that_is_not_the_types_is_refused():
     own = {"config": NEOX_CONFIG, "pattern": NEOX | {"rope": "interleaved"}, "transform": plain}
     assert weights.from_state_dict(NEOX_STATE, "attention", **own).transform is plain  # the caller's word
     for more in ({"model_type": "internlm2"}, {"model_type": "falcon", "new_decoder_architecture": True}):
-        said = refused(
-            NEOX_STATE, "attention", NEOX_CONFIG | more | {"rope_theta": 5.0}, pattern=NEOX | {"rope": "half"}
-        )
-        assert "take it apart into w_q, w_k and w_v in the state" in said
+        own = {"rope": "half", "fused": "blocks"}
+        said = refused(NEOX_STATE, "attention", NEOX_CONFIG | more | {"rope_theta": 5.0}, pattern=NEOX | own)
+        assert "'fused': 'groups' in the pattern says that theirs holds the queries of each key head, its key" in said
+    said = refused(NEOX_STATE, "attention", NEOX_CONFIG | {"model_type": "codegen"}, pattern=NEOX)
+    assert "take it apart into w_q, w_k and w_v in the state" in said
     blocks = {key: name for key, name in NEOX.items() if key != "fused"} | {"rope": "half"}
     more = {"model_type": "falcon", "multi_query": False, "rope_theta": 5.0}
     assert "'fused': 'heads' in the pattern" in refused(NEOX_STATE, "attention", NEOX_CONFIG | more, pattern=blocks)

@@ -138,7 +138,10 @@ def test_one_pattern_is_looked_for_alone(layout):
     shapes = {f"mid.{name}": (shape if layout == "linear" else shape[::-1], None) for name, shape in stored.items()}
     others = {name: (shape, None) for name, shape in shapes_of("bert").items()}
     (found,) = weights.attention_layers(shapes | others, {"num_attention_heads": H}, pattern=names)
-    assert found == weights.Found("mid", "yours", D, 24, 24, H, H, d_key=10, d_value=11)
+    expected = weights.Found("mid", "yours", D, 24, 24, H, H, d_key=10, d_value=11, described=found.described)
+    assert found == expected
+    assert {found: 1}[expected] == 1
+    assert (found.described.names["w_o"], found.described.layout) == ("to_out", layout)
     assert [each.pattern for each in weights.attention_layers(shapes | others, pattern="bert")] == ["bert"]
     assert weights.attention_layers(shapes | others, pattern="vit") == []
     with pytest.raises(ValueError, match="attention_layers: pattern: expected one of torch, "):

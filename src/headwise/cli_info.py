@@ -14,7 +14,7 @@ from headwise.layers.weights import PATTERNS
 
 _WIDTH = 80  # columns, of lines that can be folded
 _UNKNOWN = "-"
-_ORDER = '"fused" is "heads" where q, k and v of each head lie beside each other, else "blocks"'
+_ORDER = '"fused" is "heads" or "groups" where q, k, v of each head, or group, lie together, else "blocks"'
 
 
 def add(commands: Any) -> None:

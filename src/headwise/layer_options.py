@@ -73,8 +73,9 @@ def _described(config: Mapping[str, Any], pattern: Pattern, own: Mapping[str, st
     """A dictionary for --pattern: a pattern's names that are there, and what it says besides."""
     said: dict[str, Any] = dict(own)
     said |= {"layout": pattern.layout} if pattern.layout != "linear" else {}
-    heads = pattern.fused == "heads" or order_of_qkv(config) == "heads"
-    said |= {"fused": "heads"} if heads and "w_qkv" in own else {}
+    order = order_of_qkv(config)
+    order = order if order in ("heads", "groups") else pattern.fused
+    said |= {"fused": order} if order != "blocks" and "w_qkv" in own else {}
     said |= {"rope": rope} if rope else {}
     said |= {"scale": pattern.scale} if pattern.scale is not None else {}
     said |= {"beside": list(pattern.beside)} if pattern.beside else {}

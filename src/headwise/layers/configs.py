@@ -10,11 +10,17 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from headwise.core.shapes import Faults, flag, given_as, integer, real, shown
-from headwise.layers.families import KEYS, ROPE_MODELS, STYLES, asides, order_of_qkv
+from headwise.layers.families import KEYS, ORDER_FLAGS, ROPE_MODELS, STYLES, asides, order_of_qkv
 from headwise.layers.patterns import OWN, Pattern, printed
 from headwise.layers.rope_configs import real_between, rope_in_words
 
 _SIDES = ("encoder_attention_heads", "decoder_attention_heads")  # of BART, where both are one number
+_HELD = {  # what a w_qkv of each order holds
+    "blocks": "all heads' queries, then all keys, then all values",
+    "heads": "q, k and v of each head beside each other",
+    "groups": "the queries of each key head, its key and its value beside each other",
+}
+_MANY = ("heads", "groups")  # the same where heads are not grouped, which the shape tells
 _UNSCALED = ("gpt_neo",)  # models whose scores are not scaled, though no key says so
 _FLAGS = ("scale_attn_weights", "use_scaled_rope")
 _DIFFERENT = {  # what a layer does not hold: the key, the values that mean nothing
@@ -55,6 +61,12 @@ def read_settings(faults: Faults, config: Any) -> Settings:
 def source_of(config: Mapping[str, Any], field: str) -> str:
     """The key that says a number of :class:`Settings`, as errors name it; "" where none does."""
     return next((f"config['{key}']" for key in _keys(config, field) if config.get(key) is not None), "")
+
+
+def all_said(config: Mapping[str, Any], field: str) -> dict[str, Any]:
+    """What every key of a configuration says that may say a number of :class:`Settings`."""
+    keys = KEYS[field] + (_SIDES if field == "n_heads" else ())
+    return {key: config[key] for key in keys if config.get(key) is not None}
 
 
 def _keys(config: Mapping[str, Any], field: str) -> tuple[str, ...]:
@@ -107,24 +119,38 @@ def check_config(
     if len(faults.found) > before:
         last = faults.found[-1]
         faults.found[-1] = last._replace(remedy=_instead(config, pattern, norms))
-    if name == OWN:
-        _check_described(faults, config, pattern, given)
+    _check_order(faults, config, name, pattern)
+    if name == OWN and not given:
+        _check_style(faults, config, pattern)
 
 
-def _check_described(faults: Faults, config: Mapping[str, Any], pattern: Pattern, given: bool) -> None:
-    """Note where a description of the caller's is not that of the models of this type, whose weights have one order."""
+def _check_order(faults: Faults, config: Mapping[str, Any], name: str, pattern: Pattern) -> None:
+    """Note where the models of a configuration keep their w_qkv in another order than a pattern says."""
+    if "w_qkv" not in pattern.names or name == "torch":  # PyTorch's module has one order, whatever it stands in
+        return
     kind = config.get("model_type")
-    order = order_of_qkv(config) if "w_qkv" in pattern.names else None
-    if order == "others":
-        expected = "one whose w_qkv holds blocks of all heads, or q, k and v of each head"
-        remedy = "take it apart into w_q, w_k and w_v in the state, as the model does"
-        faults.value("config['model_type']", expected, shown(kind), remedy)
-    elif order == "heads" and pattern.fused != "heads":
-        expected = "one whose w_qkv holds all heads' queries, then all keys, then all values"
-        remedy = "'fused': 'heads' in the pattern says that q, k and v of each head lie beside each other"
-        faults.value("config['model_type']", expected, shown(kind), remedy)
+    for key in ORDER_FLAGS.get(kind, ()) if isinstance(kind, str) else ():
+        if config.get(key) is not None:
+            flag(faults, f"config['{key}']", config[key])
+    order = order_of_qkv(config)
+    if order in (None, pattern.fused) or (order in _MANY and pattern.fused in _MANY):
+        return
+    remedy = "take it apart into w_q, w_k and w_v in the state, as the model does"
+    if order in _HELD:
+        own = (
+            f"'fused': '{order}' in the pattern"
+            if name == OWN
+            else f"pattern=PATTERNS['{name}']._replace(fused='{order}')"
+        )
+        remedy = f"{own} says that theirs holds {_HELD[order]}"
+    faults.value("config['model_type']", f"one whose w_qkv holds {_HELD[pattern.fused]}", shown(kind), remedy)
+
+
+def _check_style(faults: Faults, config: Mapping[str, Any], pattern: Pattern) -> None:
+    """Note where rope of a described model is of another style than that of its type."""
+    kind = config.get("model_type")
     style = STYLES.get(kind) if isinstance(kind, str) else None
-    if style is not None and pattern.rope not in (None, style) and not given:
+    if style is not None and pattern.rope not in (None, style):
         expected = f"one whose rope is {pattern.rope}, as the pattern says"
         remedy = f"'rope': '{style}' in the pattern; columns that you put in another order are transform= of your own"
         faults.value("config['model_type']", expected, shown(kind), remedy)

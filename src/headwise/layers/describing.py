@@ -23,7 +23,10 @@ _ROLES = {
 }
 _TRIED = 8  # of the names that may be those of queries
 _LEAVES = ("weight", "bias")
-_ORDER = "'fused' is 'heads' where q, k and v of each head lie beside each other, else 'blocks'"
+_ORDER = (
+    "'fused' is 'heads' where q, k and v of each head lie beside each other, 'groups' where those of each key head do, "
+    "else 'blocks'"
+)
 _PLAIN = "{'w_q': its name after the prefix, ...}"
 
 
@@ -113,8 +116,9 @@ def _described(shapes: Mapping[str, Any], found: Mapping[str, str], start: str, 
     made: dict[str, Any] = {role: printed(name[cut:]) for role, name in held.items()}
     whole = found.get("w_qkv")
     if whole is not None:
-        heads = order_of_qkv({"model_type": kind}) == "heads" or "query_key_value" in whole
-        made["fused"] = "heads" if heads else "blocks"
+        order = order_of_qkv({"model_type": kind})
+        guess = "heads" if "query_key_value" in whole else "blocks"
+        made["fused"] = order if order in ("heads", "groups") else guess
         shape = shapes[whole]
         made |= {"layout": "conv1d"} if shape is not None and shape[1] == 3 * shape[0] else {}
     style = STYLES.get(kind) if isinstance(kind, str) else None

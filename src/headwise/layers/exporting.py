@@ -49,7 +49,8 @@ def to_state_dict(
         If an argument is of the wrong kind.
     ValueError
         If the layer has what the pattern has no name for, lacks what it asks for, or has what the pattern's models have
-        not: another scale, rope of another style or where they have none, grouped heads.
+        not: another scale, rope of another style or where they have none, grouped heads; or if one array would hold
+        several of different types, as float16 and float32.
 
     Examples
     --------
@@ -75,7 +76,7 @@ def to_state_dict(
     if add_zero_attn:
         _check_zeros(faults, layer)
         faults.raise_any()
-    held = _held(layer, known, add_zero_attn)
+    held = _held(faults, layer, known, add_zero_attn)
     _check_back(faults, known, layer, held)
     if faults.found:
         raise_all(faults, f"pattern '{name}'")
@@ -87,15 +88,17 @@ def to_state_dict(
     }
 
 
-def _held(layer: MultiHeadAttention, pattern: Pattern, add_zero_attn: bool) -> dict[str, Array]:
+def _held(faults: Faults, layer: MultiHeadAttention, pattern: Pattern, add_zero_attn: bool) -> dict[str, Array]:
     """What a layer holds, by the pattern's keys."""
     roles = (*SEPARATE, "w_o", "b_q", "b_k", "b_v", "b_o")
     held = {role: np.asarray(getattr(layer, role)) for role in roles if getattr(layer, role) is not None}
     for whole, parts in (("w_qkv", SEPARATE), ("b_qkv", ("b_q", "b_k", "b_v"))):
         widths = {held[part].shape[:-1] for part in parts if part in held}
         if whole in pattern.names and all(part in held for part in parts) and len(widths) == 1:
-            by_heads = pattern.fused == "heads" and layer.n_kv_heads == layer.n_heads
-            held[whole] = joined([held.pop(part) for part in parts], layer.n_heads if by_heads else 1)
+            beside = 1 if pattern.fused == "blocks" else layer.n_kv_heads
+            own = {part: held.pop(part) for part in parts}
+            _check_types(faults, whole, own)
+            held[whole] = own[parts[0]] if faults.found else joined([*own.values()], beside)
     for role in ("bias_k", "bias_v"):
         rows = getattr(layer, role, None)  # (G, m, d_head)
         if rows is not None and rows.shape[1] > add_zero_attn:
@@ -104,11 +107,22 @@ def _held(layer: MultiHeadAttention, pattern: Pattern, add_zero_attn: bool) -> d
     return held | norm_weights(layer.transform)
 
 
-def joined(parts: list[Array], n_heads: int) -> Array:
-    """Columns of queries, keys and values in one array: those of each head beside each other; blocks, of one head."""
-    if n_heads == 1:
+def _check_types(faults: Faults, whole: str, parts: Mapping[str, Array]) -> None:
+    """Note where arrays of several types would become one, in which some would not be what they were."""
+    types = {name: str(part.dtype) for name, part in parts.items()}
+    if len(set(types.values())) > 1:
+        remedy = "cast them to one, or export by a pattern that names them apart"
+        got = ", ".join(f"{name} of {dtype}" for name, dtype in types.items())
+        faults.value(whole, f"{', '.join(parts)} of one type, for one array", got, remedy)
+
+
+def joined(parts: list[Array], n_kv_heads: int) -> Array:
+    """Columns of queries, keys and values in one array: those of each key head beside each other; blocks, of one."""
+    if n_kv_heads == 1:
         return np.concatenate(parts, axis=-1)
-    cut = [part.reshape(*part.shape[:-1], n_heads, -1) for part in parts]  # (..., H, d_head)
+    cut = [
+        part.reshape(*part.shape[:-1], n_kv_heads, -1) for part in parts
+    ]  # (..., G, H/G d_head) and (..., G, d_head)
     return np.concatenate(cut, axis=-1).reshape(*parts[0].shape[:-1], -1)
 
 

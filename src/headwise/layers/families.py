@@ -35,7 +35,20 @@ STYLES = dict.fromkeys(_HALF.split(), "half") | dict.fromkeys(_INTERLEAVED.split
 # ---------------------------------------------------------------------------------------- what else they do
 BUFFERS = ["bias", "masked_bias", "rotary_emb.inv_freq"]  # kept beside weights by models of the kind of GPT
 PER_HEAD = ("bloom", "gpt_neox", "gpt_neox_japanese", "persimmon")  # q, k, v of each head beside each other
-_BY_GROUPS = ("internlm2", "codegen")  # in an order of their own
+_ORDERS = {
+    **dict.fromkeys(PER_HEAD, "heads"),
+    **dict.fromkeys(("internlm2", "RefinedWeb"), "groups"),
+    **dict.fromkeys(("gpt2", "imagegpt", "openai-gpt", "decision_transformer", "jais", "qwen", "baichuan"), "blocks"),
+    **dict.fromkeys(("mpt", "dbrx", "phi3", "nomic_bert", "modernbert", "blip_vision_model"), "blocks"),
+    "codegen": "others",  # four parts, each with its queries, values and keys
+}
+ORDER_FLAGS = {  # whose order is blocks where the first key is True, and heads where it is False
+    "chatglm": ("multi_query_attention",),
+    "falcon": ("multi_query", "new_decoder_architecture"),
+    "gpt_bigcode": ("multi_query",),
+    "RefinedWebModel": ("multi_query",),
+}
+_MULTI_QUERY = ("falcon", "gpt_bigcode")  # where no key says it
 _PLUS_ONE = ("gemma", "gemma2", "gemma3", "gemma3_text", "qwen3_next")
 _WHOLE_NORMS = ("olmo2", "olmo3", "olmoe")
 _ALWAYS = {
@@ -63,15 +76,29 @@ _ALWAYS |= dict.fromkeys(_TWO_AXES, "its rope goes by rows and columns of pictur
 
 
 def order_of_qkv(config: Mapping[str, Any]) -> str | None:
-    """In which order a model's one array of queries, keys and values holds them: "heads" or "others"; None, if unknown.
+    """In which order a model's one array of queries, keys and values holds them; None, if unknown.
 
-    "others" are groups of query heads, each with its key and value, as Falcon's newer and InternLM's second models.
+    "blocks", "heads" or "groups", as ``fused`` of a pattern; "others" is one that has no name there.
     """
     kind = config.get("model_type")
-    if kind in PER_HEAD or (kind in ("falcon", "gpt_bigcode") and config.get("multi_query") is False):
-        return "others" if config.get("new_decoder_architecture") is True else "heads"
-    newer = kind == "falcon" and config.get("new_decoder_architecture") is True
-    return "others" if kind in _BY_GROUPS or newer else None
+    if not isinstance(kind, str):
+        return None
+    if kind == "falcon" and config.get("new_decoder_architecture") is True:
+        return "groups"
+    if kind in ORDER_FLAGS:
+        return "blocks" if _says_blocks(config, kind) else "heads"
+    return _ORDERS.get(kind)
+
+
+def _says_blocks(config: Mapping[str, Any], kind: str) -> bool:
+    said = config.get(ORDER_FLAGS[kind][0])
+    return kind in _MULTI_QUERY if said is None else said is True
+
+
+def has_one_key_head(config: Mapping[str, Any]) -> bool:
+    """Whether a configuration says that all heads share one of keys, in an array of all three."""
+    kind = config.get("model_type")
+    return kind in ("falcon", "gpt_bigcode", "RefinedWebModel") and order_of_qkv(config) == "blocks"
 
 
 def asides(config: Mapping[str, Any], norms: Mapping[str, str]) -> list[str]:

@@ -198,7 +198,7 @@ class Fitting:
             self.faults.value("n_kv_heads", expected, got, self._exchanged(heads, groups))
         elif self.place.pattern.fused == "heads" and "w_qkv" in self.shapes and own != heads:
             expected = f"{heads} = n_heads, where q, k and v of each head lie beside each other"
-            self.faults.value("n_kv_heads", expected, str(own), "'fused': 'blocks' where they do not")
+            self.faults.value("n_kv_heads", expected, str(own), "'fused': 'groups', or 'blocks' where they do not")
         return heads, own, d_head
 
     def _said_by(self, field: str, name: str = "") -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from headwise.core.shapes import Faults, Shape, given_as, shown
 from headwise.layers.configs import read_settings
-from headwise.layers.patterns import SEPARATE, Pattern, known_patterns, printed
+from headwise.layers.patterns import OWN, SEPARATE, Pattern, known_patterns, printed
 
 _CROSS = ("EncDecAttention", "crossattention", "cross_attn", "cross_attention", "encoder_attn", "encoder_attention")
 
@@ -107,6 +107,8 @@ class Found(NamedTuple):
         Whether T5's table of relative positions stands here, from which ``bias=`` of all layers of a stack comes.
     cross : bool
         Whether the prefix says that keys and values come from other tokens, as ``EncDecAttention`` does.
+    described : Pattern or None
+        The pattern that the caller described, where it is none of :data:`PATTERNS`.
     """
 
     prefix: str
@@ -124,6 +126,10 @@ class Found(NamedTuple):
     learned: bool = False
     table: bool = False
     cross: bool = False
+    described: Pattern | None = None
+
+    def __hash__(self) -> int:
+        return hash(self[:-1])  # a dictionary of names has none
 
     @property
     def grouped(self) -> bool:
@@ -238,6 +244,8 @@ def _found(place: Place, tensors: Mapping[str, Shape], n_heads: int | None, d_he
     if widths is None:
         return None
     d_model, d_q, d_kv = widths
+    if d_kv != d_q and (place.pattern.fused == "heads" or not place.pattern.grouped):
+        return None  # as the (D, 2D) of keys and values alone in GPT-2's cross attention
     held = heads_held(shapes, [tensors[name] for name in tables_of(place, tensors)])
     n_heads, d_head = _heads(held, d_q, n_heads, d_head)
     groups = d_kv // d_head if d_head and not d_kv % d_head else None
@@ -260,6 +268,7 @@ def _found(place: Place, tensors: Mapping[str, Shape], n_heads: int | None, d_he
         learned="bias_k" in shapes,
         table=bool(tables_of(place, tensors)),
         cross=place.prefix.rpartition(".")[2] in _CROSS,
+        described=place.pattern if place.name == OWN else None,
     )
 
 

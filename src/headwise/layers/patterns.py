@@ -14,7 +14,7 @@ from headwise.core.shapes import Faults, given_as, real, shown
 from headwise.layers.families import alias_of
 
 LAYOUTS = ("linear", "conv1d", "either")
-FUSED = ("blocks", "heads")
+FUSED = ("blocks", "heads", "groups")
 _LONGEST = 200  # characters of a name in an error
 OWN = "yours"  # a pattern that the caller described
 SEPARATE = ("w_q", "w_k", "w_v")
@@ -62,10 +62,11 @@ class Pattern(NamedTuple):
         Whether keys and values may come from tokens of another width.
     grouped : bool
         Whether there may be fewer heads of keys than of queries.
-    fused : {"blocks", "heads"}
+    fused : {"blocks", "heads", "groups"}
         In which order ``w_qkv`` and ``b_qkv`` hold their columns: "blocks", the queries' of all heads, then all keys',
         then all values', as GPT-2 and timm have them; "heads", those of the first head's query, key and value, then of
-        the second's, as BLOOM and GPT-NeoX have them. Shapes do not tell one from the other.
+        the second's, as BLOOM and GPT-NeoX have them; "groups", those of all queries of the first key head, of its key
+        and of its value, then of the second's, as InternLM 2 and Falcon 40B have them. Shapes do not tell which.
     """
 
     names: Mapping[str, str]
@@ -207,8 +208,10 @@ def _fits(faults: Faults, pattern: Pattern) -> bool:
         faults.value("pattern", "layout 'linear' or 'conv1d'", "'either'", "shapes tell where w_qkv is one array")
     if pattern.fused not in FUSED:
         faults.value("pattern", f"a fused of {', '.join(FUSED)}", shown(pattern.fused))
-    elif pattern.fused == "heads" and "w_qkv" not in names:
-        faults.value("pattern", "a name for w_qkv, which fused='heads' is said of", "none", "leave fused out")
+    elif pattern.fused != "blocks" and "w_qkv" not in names:
+        faults.value(
+            "pattern", f"a name for w_qkv, which fused='{pattern.fused}' is said of", "none", "leave fused out"
+        )
     if pattern.rope not in (None, "half", "interleaved"):
         faults.value("pattern", "a rope of half, interleaved", shown(pattern.rope))
     if pattern.scale is not None:

@@ -1,8 +1,8 @@
 """Weights of existing models as layers, and back.
 
 Names are in patterns.py, where layers are in a checkpoint in found.py, which of them a prefix means in choosing.py,
-what does not fit in fitting.py, the way back in exporting.py. Arrays stay what they are: a weight stored as (out, in)
-is used as its transpose, without a copy, so a memory map stays one.
+what does not fit in fitting.py, promises.py and contradictions.py, the way back in exporting.py. Arrays stay what they
+are: a weight stored as (out, in) is used as its transpose, without a copy, so a memory map stays one.
 """
 
 from __future__ import annotations  # help() then shows types as they are written
@@ -16,11 +16,13 @@ from headwise.core.shapes import Array, Faults, array, flag, given_as, integer
 from headwise.layers.attention_layer import MultiHeadAttention
 from headwise.layers.choosing import names_under, place_meant
 from headwise.layers.configs import Settings, check_config, eps_of, read_settings, scale_of, source_of
+from headwise.layers.contradictions import check_contradictions
 from headwise.layers.exporting import to_state_dict
 from headwise.layers.fitting import Fitting
 from headwise.layers.found import Found, Place, attention_layers, heads_held, tables_of
 from headwise.layers.patterns import OWN, PATTERNS, SEPARATE, Pattern, known_patterns, printed
 from headwise.layers.positional import check_positions
+from headwise.layers.promises import check_promises
 from headwise.layers.rope_configs import rope_of
 from headwise.layers.saving import load, save
 from headwise.layers.transforms import compose, qk_norm
@@ -49,7 +51,8 @@ def from_state_dict(
         What stands before the layer's names, as :func:`attention_layers` tells it, or what it gave, whose pattern
         is then the default; or what stands before the names of everything around one layer of attention.
     n_heads, n_kv_heads : int, optional
-        Numbers of heads; by default what ``config`` or the shapes say.
+        Numbers of heads; by default what ``config`` or the shapes say. Those of this layer, where ``state`` is one part
+        of a model or heads were pruned.
     pattern : str, Pattern or Mapping, optional
         A name of :data:`PATTERNS`; by default the one whose names are there. A model that is not among them is
         described by a dictionary of its names after the prefix, ``{"w_q": "attn.query.weight", ...}``, with
@@ -57,12 +60,15 @@ def from_state_dict(
         and its ``"scale"`` where that is another, ``"beside"`` for arrays beside them that are not the layer's; or by a
         :class:`Pattern`. One array of all three, ``"w_qkv"``, is cut
         into the queries of all heads, then all keys, then all values; with ``"fused": "heads"`` into the query, key and
-        value of each head, one head after the other, as BLOOM and GPT-NeoX keep them. Its shape does not tell which.
+        value of each head, one head after the other, as BLOOM and GPT-NeoX keep them; with ``"fused": "groups"`` into
+        the queries of each key head, its key and its value, as InternLM 2 keeps them. Its shape does not tell which.
     config : Mapping, optional
         The model's ``config.json``: heads, scale, and for models with rope all that it needs. Rope, alibi or relative
         positions that it says and the pattern does not have are an error, and so is a ``model_type`` of which it is
         not known that its attention has no positions, unless you describe the model yourself. Rope that you describe
         goes by what ``config`` says of it: base, stretching, and the part of each head that is turned.
+        It must hold: two keys that say one number otherwise are an error, heads of another width than it means, which
+        ``n_heads`` explains, arrays that it promises and ``state`` lacks, and keys of scores that no layer goes by.
     transform : callable, optional
         In place of what ``config`` says of positions; ``transforms.compose()`` does nothing. Norms of queries and keys
         that the state holds come before it.
@@ -100,7 +106,7 @@ def from_state_dict(
     if not isinstance(state, Mapping):
         faults.type("state", "a mapping from names to arrays", given_as(state))
     if isinstance(prefix, Found):
-        pattern = prefix.pattern if pattern is None else pattern
+        pattern = (prefix.described or prefix.pattern) if pattern is None else pattern
         prefix = prefix.prefix
     if not isinstance(prefix, str):
         faults.type("prefix", "a text, or what attention_layers gave", given_as(prefix))
@@ -121,6 +127,8 @@ def from_state_dict(
     sources = {field: source_of(config, field) for field in said._fields if given.get(field) is None}
     fit, sizes = _fitted(faults, place, state, names, said, sources)
     turned = _transform(faults, fit, config, transform, sizes[2])
+    check_contradictions(fit, config, sizes, given, transform is not None)
+    check_promises(faults, config, place, transform is not None)
     fit.raise_any()
     return _layer(fit, sizes, turned, scale, add_zero_attn)
 
@@ -201,10 +209,11 @@ def _layer(
 ) -> MultiHeadAttention:
     n_heads, n_kv_heads, d_head = sizes
     held = {role: x.T if fit.turned(role, (0, 1)) == (1, 0) else x for role, x in fit.arrays.items()}
-    cuts, by_heads = (n_heads * d_head, (n_heads + n_kv_heads) * d_head), fit.place.pattern.fused == "heads"
+    cuts, beside = (n_heads * d_head, (n_heads + n_kv_heads) * d_head), fit.place.pattern.fused != "blocks"
     for whole, parts in (("w_qkv", SEPARATE), ("b_qkv", ("b_q", "b_k", "b_v"))):
         if whole in held:
-            cut = _of_heads(held[whole], n_heads) if by_heads else np.split(held[whole], cuts, axis=-1)
+            fused = held[whole]
+            cut = _of_groups(fused, n_heads, n_kv_heads) if beside else np.split(fused, cuts, axis=-1)
             held |= dict(zip(parts, cut, strict=True))
     given: dict[str, Any] = {
         role: held[role] for role in (*SEPARATE, "w_o", "b_q", "b_k", "b_v", "b_o") if role in held
@@ -216,10 +225,10 @@ def _layer(
     )
 
 
-def _of_heads(fused: Array, n_heads: int) -> list[Array]:
-    """Columns (..., H 3 d_head) as those of queries, keys and values, (..., H d_head) each."""
-    cut = fused.reshape(*fused.shape[:-1], n_heads, 3, -1)
-    return [cut[..., i, :].reshape(*fused.shape[:-1], -1) for i in range(3)]
+def _of_groups(fused: Array, n_heads: int, n_kv_heads: int) -> list[Array]:
+    """Columns (..., G (H/G + 2) d_head) as those of queries, (..., H d_head), keys and values, (..., G d_head)."""
+    cut = fused.reshape(*fused.shape[:-1], n_kv_heads, n_heads // n_kv_heads + 2, -1)
+    return [part.reshape(*fused.shape[:-1], -1) for part in (cut[..., :-2, :], cut[..., -2, :], cut[..., -1, :])]
 
 
 def _learned(held: Mapping[str, Array], n_kv_heads: int, d_head: int, add_zero_attn: bool) -> dict[str, Array]:
@@ -227,7 +236,8 @@ def _learned(held: Mapping[str, Array], n_kv_heads: int, d_head: int, add_zero_a
     learned = {}
     for role in ("bias_k", "bias_v"):
         rows = [held[role].reshape(n_kv_heads, 1, d_head)] if role in held else []
-        rows += [np.zeros((n_kv_heads, 1, d_head), held["w_q"].dtype)] if add_zero_attn else []
+        dtype = held[role if role in held else "w_q"].dtype
+        rows += [np.zeros((n_kv_heads, 1, d_head), dtype)] if add_zero_attn else []
         if rows:
             learned[role] = rows[0] if len(rows) == 1 else np.concatenate(rows, axis=1)
     return learned

@@ -240,7 +240,7 @@ def test_info_shows_a_dictionary_that_fits(capsys: Capture) -> None:
     text = info(capsys)
     names = json.loads(re.search(r"after a prefix: (\{.*?\})", text)[1])  # type: ignore[index]
     assert names == NEOX | {"rope": "half"}
-    assert '"fused" is "heads" where q, k and v of each head lie beside each other, else "blocks"' in text
+    assert '"fused" is "heads" or "groups" where q, k, v of each head, or group, lie together, else "blocks"' in text
     assert notes(capsys, *write(names), "--causal") == []
     assert main(["info", "m.safetensors", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["described"] == names

@@ -216,7 +216,9 @@ def test_a_norm_of_all_heads_together_is_not_that_of_each():
     lines = message(state, "qwen3", config=None, n_heads=H, transform=transforms.compose())
     assert [line.partition(": ")[2] for line in lines] == ["expected (4,), got (24,)", "expected (4,), got (8,)"]
     lines = message(state, "qwen3", config=None, n_heads=None, transform=transforms.compose())
-    assert lines == ["n_heads: expected the number of heads, which no shape says, got None; or pass config="]
+    assert lines == [
+        "n_heads: expected the number of heads, which no shape says, got None; or pass a config= that does"
+    ]
 
 
 def test_heads_that_do_not_fit():
@@ -231,7 +233,7 @@ def test_heads_that_do_not_fit():
         "n_kv_heads: expected d_kv / d_head = 2, got 3"
     ]
     assert message(state_of("bert"), "bert", n_heads=None) == [
-        "n_heads: expected the number of heads, which no shape says, got None; or pass config="
+        "n_heads: expected the number of heads, which no shape says, got None; or pass a config= that does"
     ]
 
 

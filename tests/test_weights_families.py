@@ -344,3 +344,19 @@ def test_a_layer_of_another_part_of_a_model(tmp_path, file, said):
     for prefix in ("h.0", "h.1.mlp"):
         text = refused(open_checkpoint(tmp_path / file), prefix, {})
         assert text.endswith(part) == said
+
+
+@pytest.mark.parametrize(
+    ("config", "order"),
+    [
+        ({"model_type": "gpt_bigcode", "multi_query": False}, "heads"),
+        ({"model_type": "falcon", "new_decoder_architecture": True}, "groups"),
+        ({"model_type": "falcon", "multi_query": True}, "blocks"),
+        ({"model_type": "codegen"}, "..."),
+        ({"model_type": "mine"}, "heads"),
+        (None, "heads"),
+    ],
+)
+def test_the_order_of_a_known_type_comes_before_a_guess(config, order):
+    shapes = {"h.0.query_key_value.weight": (12, 4), "h.0.dense.weight": (4, 4)}
+    assert description_of(shapes, "h.0", config)["fused"] == order

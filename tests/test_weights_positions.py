@@ -214,3 +214,29 @@ def test_what_is_refused_would_have_been_other_numbers():
     config, x = {"model_type": "roformer"}, np.random.default_rng(0).standard_normal((5, D))
     turned = made("bert", config, transform=transforms.rotary(style="interleaved"))
     assert np.abs(turned(x) - made("bert", {})(x)).max() > 1e-3
+
+
+@pytest.mark.parametrize("model", ["vit", "deit", "vit_mae", "dinov2"])
+def test_names_of_llama_without_its_rope(model):
+    """In memory ViT has Llama's names; saved files have its own."""
+    config = HEADS | {"model_type": model}
+    state = {name: x for name, x in state_of("llama").items() if "norm" not in name}
+    layer = weights.from_state_dict(state, AT["llama"], config=config)
+    assert layer.transform is None
+    (found,) = weights.attention_layers(state, config)
+    assert (found.pattern, found.rope) == ("llama", None)
+    assert weights.attention_layers(state)[0].rope == "half"
+
+
+def test_no_style_is_guessed_for_a_type_that_is_not_known():
+    state = state_of("llama")
+    with pytest.raises(ValueError, match=r"rotary\(style='\.\.\.', base=5\.0\)"):
+        weights.from_state_dict(state, AT["llama"], config=HEADS | {"model_type": "ernie4_5", "rope_theta": 5.0})
+    with pytest.raises(ValueError, match=r"rotary\(style='interleaved', base=5\.0"):
+        weights.from_state_dict(state, AT["llama"], config=HEADS | {"model_type": "cohere", "rope_theta": 5.0})
+
+
+@pytest.mark.parametrize("key", ["attention_heads", "decoder_attention_heads", "encoder_attention_heads"])
+def test_heads_are_read_by_the_keys_of_one_stack_too(key):
+    config = {"model_type": "bart", key: H}
+    assert weights.from_state_dict(state_of("bart"), AT["bart"], config=config).n_heads == H

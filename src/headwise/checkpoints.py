@@ -99,7 +99,8 @@ def describe(
     named = None if pattern is None else read_pattern(pattern)
     checkpoint, config = open_checkpoint(path), read_config(path)
     tensors = {name: checkpoint.tensor(name) for name in checkpoint}
-    sizes = [math.prod(tensor.shape) for tensor in tensors.values()]
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    sizes = [math.prod(shape) for shape in shapes.values()]
     kind = (config.said or {}).get("model_type")
     layers = find_layers(path, checkpoint, config, n_heads, n_kv_heads, named)
     layers.sort(key=lambda layer: _counted(layer.prefix))
@@ -114,8 +115,8 @@ def describe(
         dtypes=sorted({tensor.type for tensor in tensors.values()}),
         files=len({tensor.file for tensor in tensors.values()}),
         layers={layer.prefix: _kind(layer) for layer in layers},
-        names=None if layers else looked_through({name: tensor.shape for name, tensor in tensors.items()}),
-        described=None if layers else description_of({name: x.shape for name, x in tensors.items()}, kind=kind),
+        names=None if layers else looked_through(shapes),
+        described=None if layers else description_of(shapes, config=config.said),
         shard=shard_note(path),
         notes=_notes(config, layers)
         + _lacks(config, layers, named, checkpoint)

@@ -94,13 +94,14 @@ def _names_text(held: checkpoints.Held, names: Names, look: console.Look) -> lis
     if held.shard:  # the layers are in the other files, if anywhere
         return parts
     told = held.described or {"w_q": "...", "w_k": "...", "w_v": "...", "w_o": "..."}
+    numbers = "config" if held.config else "n_heads"
     how = [
         ("next", "describe a layer in a JSON file, by its names after a prefix:"),
         ("", json.dumps(told)),
         *([("", _ORDER)] if "fused" in told else []),
         ("", f"headwise info {held.path} --pattern FILE.json"),
         ("", "or in Python, by headwise.files and headwise.weights:"),
-        ("", "from_state_dict(open_checkpoint(path), prefix, pattern={...}, n_heads=...)"),
+        ("", f"from_state_dict(open_checkpoint(path), prefix, pattern={{...}}, {numbers}=...)"),
     ]
     return [*parts, console.facts(how, look, _WIDTH)]
 

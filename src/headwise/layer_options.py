@@ -57,7 +57,8 @@ def _asides(config: Mapping[str, Any], own: Mapping[str, str]) -> list[str]:
 
 def _style(config: Mapping[str, Any], pattern: Pattern) -> str:
     kind = config.get("model_type")
-    return (STYLES.get(kind) if isinstance(kind, str) else None) or pattern.rope or "half"
+    guess = (pattern.rope or "half") if kind is None or kind in ROPE_MODELS else "..."  # of a type that is not known
+    return (STYLES.get(kind) if isinstance(kind, str) else None) or guess
 
 
 def _unheld(config: Mapping[str, Any], key: str) -> str:

@@ -70,8 +70,9 @@ def all_said(config: Mapping[str, Any], field: str) -> dict[str, Any]:
 
 
 def _keys(config: Mapping[str, Any], field: str) -> tuple[str, ...]:
-    sides = [config.get(key) for key in _SIDES]
-    return KEYS[field] + (_SIDES[:1] if field == "n_heads" and sides[0] == sides[1] else ())
+    sides = [key for key in _SIDES if config.get(key) is not None]
+    alike = field == "n_heads" and len({str(config[key]) for key in sides}) == 1
+    return KEYS[field] + (tuple(sides[:1]) if alike else ())
 
 
 def _says_heads(config: Any) -> bool:
@@ -176,7 +177,8 @@ def _instead(config: Mapping[str, Any], pattern: Pattern, norms: Mapping[str, st
 
 def _style(config: Mapping[str, Any], pattern: Pattern) -> str:
     kind = config.get("model_type")
-    return (STYLES.get(kind) if isinstance(kind, str) else None) or pattern.rope or "half"
+    guess = (pattern.rope or "half") if kind is None or kind in ROPE_MODELS else "..."  # of a type that is not known
+    return (STYLES.get(kind) if isinstance(kind, str) else None) or guess
 
 
 def calls_in_words(config: Mapping[str, Any]) -> list[str]:

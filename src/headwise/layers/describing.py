@@ -30,7 +30,9 @@ _ORDER = (
 _PLAIN = "{'w_q': its name after the prefix, ...}"
 
 
-def description_of(shapes: Mapping[str, Any], start: str = "", kind: object = None) -> dict[str, Any] | None:
+def description_of(
+    shapes: Mapping[str, Any], start: str = "", config: Mapping[str, Any] | None = None
+) -> dict[str, Any] | None:
     """A dictionary of the names of the first thing that looks like a layer, or None.
 
     Parameters
@@ -39,8 +41,8 @@ def description_of(shapes: Mapping[str, Any], start: str = "", kind: object = No
         From names to shapes; a shape that is not known is None.
     start : str
         A prefix that names in the dictionary go without.
-    kind : str, optional
-        The model's ``model_type``.
+    config : Mapping, optional
+        The model's ``config.json``, whose type may say the order of ``w_qkv`` and the style of rope.
 
     Examples
     --------
@@ -59,13 +61,13 @@ def description_of(shapes: Mapping[str, Any], start: str = "", kind: object = No
             modules, folder.rpartition(".")[0], ("w_o",), deeper=True
         )
         if out and ("w_qkv" in found or len(found) == 3):
-            return _described(shapes, found | out, start or _common([*found.values(), *out.values()]), kind)
+            return _described(shapes, found | out, start or _common([*found.values(), *out.values()]), config or {})
     return None
 
 
-def description_remedy(shapes: Mapping[str, Any], start: str = "", kind: object = None) -> str:
+def description_remedy(shapes: Mapping[str, Any], start: str = "") -> str:
     """What to do about a model that no pattern knows, for an error."""
-    names = description_of(shapes, start, kind)
+    names = description_of(shapes, start)
     if names is None:
         return f"describe another model by pattern={_PLAIN}"
     order = f" ({_ORDER})" if "fused" in names else ""
@@ -109,18 +111,20 @@ def _common(names: list[str]) -> str:
     return ".".join(shared)
 
 
-def _described(shapes: Mapping[str, Any], found: Mapping[str, str], start: str, kind: object) -> dict[str, Any]:
+def _described(
+    shapes: Mapping[str, Any], found: Mapping[str, str], start: str, config: Mapping[str, Any]
+) -> dict[str, Any]:
     cut = len(start) + 1 if start else 0
     biases = {f"b{role[1:]}": re.sub("weight$", "bias", name) for role, name in found.items()}
     held = {**found, **{role: name for role, name in biases.items() if name in shapes and name not in found.values()}}
     made: dict[str, Any] = {role: printed(name[cut:]) for role, name in held.items()}
     whole = found.get("w_qkv")
     if whole is not None:
-        order = order_of_qkv({"model_type": kind})
-        guess = "heads" if "query_key_value" in whole else "blocks"
-        made["fused"] = order if order in ("heads", "groups") else guess
+        order = order_of_qkv(config) or ("heads" if "query_key_value" in whole else "blocks")
+        made["fused"] = "..." if order == "others" else order
         shape = shapes[whole]
         made |= {"layout": "conv1d"} if shape is not None and shape[1] == 3 * shape[0] else {}
+    kind = config.get("model_type")
     style = STYLES.get(kind) if isinstance(kind, str) else None
     made |= {} if style is None else {"rope": style}
     beside = [name for name in BUFFERS if (f"{start}.{name}" if start else name) in shapes]

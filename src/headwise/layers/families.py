@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 KEYS = {  # of a configuration, by what they say; the first that says something counts
-    "n_heads": ("num_attention_heads", "n_head", "num_heads", "n_heads"),
+    "n_heads": ("num_attention_heads", "n_head", "num_heads", "n_heads", "attention_heads"),
     "n_kv_heads": ("num_key_value_heads", "n_kv_heads"),
     "d_head": ("head_dim", "d_kv"),
     "d_model": ("hidden_size", "n_embd", "d_model", "dim"),
@@ -112,7 +112,8 @@ def asides(config: Mapping[str, Any], norms: Mapping[str, str]) -> list[str]:
     names = " and ".join(norms.values())
     said = [f"add 1 to {names}, as its norms multiply by 1 + w"] if norms and kind in _PLUS_ONE else []
     if norms and kind in _WHOLE_NORMS:
-        said.append(f"{names} are norms over all heads together: pass a transform of your own for them")
+        own = "leave them out of the state, and pass a transform of your own that has them"
+        said.append(f"{names} are norms over all heads together: {own}")
     return said + ([_ALWAYS[kind]] if kind in _ALWAYS else [])
 
 

@@ -176,7 +176,9 @@ class Fitting:
         heads, groups, known, _ = self.settings
         d_q, d_kv = self.widths.d_q, self.widths.d_kv
         if heads is None and known is None:
-            self.faults.value("n_heads", "the number of heads, which no shape says", "None", "or pass config=")
+            self.faults.value(
+                "n_heads", "the number of heads, which no shape says", "None", "or pass a config= that does"
+            )
             return 0, 0, 0
         heads = heads or max(d_q // (known or 1), 1)
         d_head = d_q // heads

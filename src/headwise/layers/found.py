@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from headwise.core.shapes import Faults, Shape, given_as, shown
 from headwise.layers.configs import read_settings
 from headwise.layers.patterns import OWN, SEPARATE, Pattern, known_patterns, printed
+from headwise.layers.positional import as_configured
 
 _CROSS = ("EncDecAttention", "crossattention", "cross_attn", "cross_attention", "encoder_attn", "encoder_attention")
 
@@ -206,7 +207,8 @@ def attention_layers(
         faults.raise_any()
     known, patterns = read_settings(faults, config), known_patterns(faults, pattern)
     faults.raise_any()
-    here = [place for place in places(filter(_is_text, tensors), patterns) if place.whole]
+    whole = [place for place in places(filter(_is_text, tensors), patterns) if place.whole]
+    here = [place._replace(pattern=as_configured(place.pattern, place.name, config)) for place in whole]
     shapes = {name: _shape(faults, tensors, name) for place in here for name in _looked_at(place, tensors)}
     faults.raise_any()
     layers = [_found(place, shapes, known.n_heads, known.d_head) for place in here]

@@ -92,6 +92,16 @@ def lacking(config: Mapping[str, Any], name: str, pattern: Pattern) -> list[Lack
     return found
 
 
+def as_configured(pattern: Pattern, name: str, config: Mapping[str, Any] | None) -> Pattern:
+    """A pattern without its rope, where models of this type have the names and no positions in their attention.
+
+    ViT's is one: its state in memory has Llama's names.
+    """
+    kind = (config or {}).get("model_type")
+    plain = isinstance(kind, str) and kind in _PLAIN_MODELS
+    return pattern._replace(rope=None) if plain and pattern.rope is not None and name != OWN else pattern
+
+
 def check_positions(faults: Faults, config: Mapping[str, Any], name: str, pattern: Pattern) -> None:
     """Note the first thing that says positions inside attention which this pattern does not have.
 

@@ -21,7 +21,7 @@ from headwise.layers.exporting import to_state_dict
 from headwise.layers.fitting import Fitting
 from headwise.layers.found import Found, Place, attention_layers, heads_held, tables_of
 from headwise.layers.patterns import OWN, PATTERNS, SEPARATE, Pattern, known_patterns, printed
-from headwise.layers.positional import check_positions
+from headwise.layers.positional import as_configured, check_positions
 from headwise.layers.promises import check_promises
 from headwise.layers.rope_configs import rope_of
 from headwise.layers.saving import load, save
@@ -121,6 +121,7 @@ def from_state_dict(
     names = names_under(faults, state, prefix)
     place = place_meant(faults, state, names, prefix, patterns)
     config = config or {}
+    place = place._replace(pattern=as_configured(place.pattern, place.name, config))
     check_config(faults, config, place.name, place.pattern, _norms(place), transform is not None)
     scale = scale_of(faults, config, place.pattern)
     given = {"n_heads": n_heads, "n_kv_heads": n_kv_heads}

@@ -9,7 +9,7 @@ from headwise.check.report import FAILED
 from headwise.testing import assert_attention
 
 SIZES = (1, 8, 16, 32, 64, 128, 256)
-OTHERS = (48, 80, 96, 100)  # less usual ones
+OTHERS = (48, 100)  # less usual ones
 TOTAL, OUT = "total * shrink + np.sum", "out * shrink + e"
 NOW = "np.maximum(largest, np.max(scores, axis=-1, keepdims=True))"
 SLICES = "        k_tile, v_tile = k[..., keys, :], v[..., keys, :]\n"
@@ -85,7 +85,7 @@ WRONG = {  # how it is made -> its name, the smallest tile that shows it, the li
     "0, guarded": (FROM_0, 1, [(BEGINNING, ZEROS)]),
 }
 ROWS = [(how, size) for how, (name, *_) in WRONG.items() for size in OTHERS if name != FROM_0]
-ROWS += [(how, size) for how, (_, least, _) in WRONG.items() for size in (1, 2, 16, 64, 256) if size >= least]
+ROWS += [(how, size) for how, (_, least, _) in WRONG.items() for size in (2, 64, 256) if size >= least]
 
 
 def kernel(size, *changes):

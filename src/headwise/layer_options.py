@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from headwise.files import FileError, shown
 from headwise.layers.configs import unheld
-from headwise.layers.families import ROPE_MODELS, STYLES, asides, order_of_qkv
+from headwise.layers.families import ROPE_MODELS, asides, order_of_qkv, style_of
 from headwise.layers.found import full_name
 from headwise.layers.patterns import OWN, Pattern
 from headwise.layers.positional import Lack, lacking, styles_in_words
@@ -42,23 +42,19 @@ def refusal(config: Mapping[str, Any], name: str, pattern: Pattern, prefix: str,
     own = {role: known for role, known in pattern.names.items() if full_name(prefix, known) in names}
     kind, said = config.get("model_type"), _asides(config, own)
     if pattern.rope is not None and said and kind not in ROPE_MODELS:
-        call = rope_in_words(config, _style(config, pattern))
+        call = rope_in_words(config, style_of(config, pattern.rope))
         return f"model_type {shown(kind, 60)}: {'; '.join(said)}: no option does that; {_PYTHON} {call}"
     if pattern.rope is not None and kind is not None and kind not in ROPE_MODELS and name != OWN:
         what = f"model_type {shown(kind, 60)}, of which pattern {name} does not know the rope"
-        return f"{what}: pass --pattern FILE.json with {_described(config, pattern, own, _style(config, pattern))}"
+        return (
+            f"{what}: pass --pattern FILE.json with {_described(config, pattern, own, style_of(config, pattern.rope))}"
+        )
     lacks = lacking(config, name, pattern)
     return None if not lacks else _lack(config, lacks[0], name, pattern, own)
 
 
 def _asides(config: Mapping[str, Any], own: Mapping[str, str]) -> list[str]:
     return asides(config, {role: shown(own[role], 60) for role in ("q_norm", "k_norm") if role in own})
-
-
-def _style(config: Mapping[str, Any], pattern: Pattern) -> str:
-    kind = config.get("model_type")
-    guess = (pattern.rope or "half") if kind is None or kind in ROPE_MODELS else "..."  # of a type that is not known
-    return (STYLES.get(kind) if isinstance(kind, str) else None) or guess
 
 
 def _unheld(config: Mapping[str, Any], key: str) -> str:

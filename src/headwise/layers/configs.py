@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from headwise.core.shapes import Faults, flag, given_as, integer, real, shown
-from headwise.layers.families import KEYS, ORDER_FLAGS, ROPE_MODELS, STYLES, asides, order_of_qkv
+from headwise.layers.families import KEYS, ORDER_FLAGS, ROPE_MODELS, STYLES, asides, order_of_qkv, style_of
 from headwise.layers.patterns import OWN, Pattern, printed
 from headwise.layers.rope_configs import real_between, rope_in_words
 
@@ -164,7 +164,7 @@ def _instead(config: Mapping[str, Any], pattern: Pattern, norms: Mapping[str, st
         for field in ("n_heads", "n_kv_heads")
     }
     heads = "".join(f"{field}={shown(number)}, " for field, number in said.items() if number is not None)
-    rope = f"{rope_in_words(config, _style(config, pattern))} or another" if pattern.rope else ""
+    rope = f"{rope_in_words(config, style_of(config, pattern.rope))} or another" if pattern.rope else ""
     given = f"{heads or 'n_heads=, '}{rope}".removesuffix(", ")
     eps = next((key for key in ("rms_norm_eps", "norm_eps") if config.get(key) is not None), None)
     if norms and eps is not None:
@@ -173,12 +173,6 @@ def _instead(config: Mapping[str, Any], pattern: Pattern, norms: Mapping[str, st
     each = f"; in each call {', '.join(calls)}" if calls else ", and what it scales or caps in each call"
     before = "".join(f"{aside}; " for aside in asides(config, norms))
     return f"{before}in place of config= pass {given}{each}"
-
-
-def _style(config: Mapping[str, Any], pattern: Pattern) -> str:
-    kind = config.get("model_type")
-    guess = (pattern.rope or "half") if kind is None or kind in ROPE_MODELS else "..."  # of a type that is not known
-    return (STYLES.get(kind) if isinstance(kind, str) else None) or guess
 
 
 def calls_in_words(config: Mapping[str, Any]) -> list[str]:

@@ -13,7 +13,7 @@ import numpy as np
 
 from headwise.core.shapes import Faults, shown
 from headwise.layers.configs import all_said, unheld
-from headwise.layers.families import has_one_key_head
+from headwise.layers.families import PLAIN_TYPES, TYPE_KEYS, has_one_key_head
 from headwise.layers.fitting import Fitting
 from headwise.layers.patterns import OWN, printed
 
@@ -24,7 +24,6 @@ _ROPES = ("rope_scaling", "rope_parameters")
 _TOP = ("rope_theta", "partial_rotary_factor", "max_position_embeddings", "original_max_position_embeddings")
 _OTHER_WIDTHS = ("kv_channels", "d_head", "attention_head_size")  # of a head, by names that are not read
 _NO_ROPE = {"use_rope", "rope", "rotary", "use_rotary", "use_rotary_emb", "use_rotary_embedding"}
-_TYPE_KEYS = ("position_embedding_type", "position_embeddings_type", "position_encoding_type", "pos_emb_type")
 _OF_SCORES = {"attn", "attention", "softmax", "qk", "query", "key"}  # words of keys, and what may be said of them
 _CHANGES = {"scale", "scaling", "multiplier", "softcap", "softcapping", "cap", "temperature", "clip", "mup", "logn"}
 _KEYS_AND_VALUES = (
@@ -108,11 +107,7 @@ def _check_no_rope(faults: Faults, config: Mapping[str, Any]) -> None:
     said = {f"config['{key}']": (key, value) for key, value in config.items() if isinstance(key, str)}
     said |= {f"config['attn_config']['{key}']": (key, value) for key, value in _inner(config)}
     for name, (key, value) in said.items():
-        plain = (
-            key in _TYPE_KEYS
-            and isinstance(value, str)
-            and value in ("absolute", "learned", "learned_absolute", "sinusoidal", "none")
-        )
+        plain = key in TYPE_KEYS and isinstance(value, str) and value in PLAIN_TYPES
         if plain or (key in _NO_ROPE and value is False):
             faults.value(name, "rope, as the pattern's models have it", shown(value), remedy)
 

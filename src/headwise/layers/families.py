@@ -32,6 +32,9 @@ _HALF = """
 _INTERLEAVED = "chatglm codegen cohere cohere2 deepseek_v2 deepseek_v3 glm glm4 gptj llama4 llama4_text roformer"
 STYLES = dict.fromkeys(_HALF.split(), "half") | dict.fromkeys(_INTERLEAVED.split(), "interleaved")
 
+TYPE_KEYS = ("position_embedding_type", "position_embeddings_type", "position_encoding_type", "pos_emb_type")
+PLAIN_TYPES = ("absolute", "learned", "learned_absolute", "sinusoidal", "none")  # positions before attention
+
 # ---------------------------------------------------------------------------------------- what else they do
 BUFFERS = ["bias", "masked_bias", "rotary_emb.inv_freq"]  # kept beside weights by models of the kind of GPT
 PER_HEAD = ("bloom", "gpt_neox", "gpt_neox_japanese", "persimmon")  # q, k, v of each head beside each other
@@ -73,6 +76,13 @@ _TWO_AXES = (
     "vjepa2",
 )
 _ALWAYS |= dict.fromkeys(_TWO_AXES, "its rope goes by rows and columns of pictures: pass a transform of your own")
+
+
+def style_of(config: Mapping[str, Any], rope: str | None) -> str:
+    """The style of a model's rope by its type, or that of its pattern; of a type that is not known none is guessed."""
+    kind = config.get("model_type")
+    guess = (rope or "half") if kind is None or kind in ROPE_MODELS else "..."
+    return (STYLES.get(kind) if isinstance(kind, str) else None) or guess
 
 
 def order_of_qkv(config: Mapping[str, Any]) -> str | None:

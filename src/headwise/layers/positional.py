@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from headwise.core.shapes import Faults, shown
-from headwise.layers.families import ROPE_MODELS, STYLES
+from headwise.layers.families import PLAIN_TYPES, ROPE_MODELS, STYLES, TYPE_KEYS
 from headwise.layers.patterns import OWN, Pattern, printed
 from headwise.layers.rope_configs import OWN_KEYS, rope_in_words
 
@@ -64,8 +64,6 @@ _WORDS = {  # words of a key that say positions inside attention
     "relative": "relative positions",
     "rel": "relative positions",
 }
-_TYPE_KEYS = ("position_embedding_type", "position_embeddings_type", "position_encoding_type", "pos_emb_type")
-_PLAIN_TYPES = ("absolute", "learned", "learned_absolute", "sinusoidal", "none")
 _ARCHITECTURES = ("rope", "eva02", "eva_", "dinov3", "_pe_")  # parts of timm's names of models with rope
 
 
@@ -125,8 +123,8 @@ def _said(config: Mapping[str, Any]) -> list[tuple[str, Any, str]]:
     for key, value in [*config.items(), *(inner.items() if isinstance(inner, Mapping) else ())]:
         if not isinstance(key, str) or not _means(value):
             continue
-        if key in _TYPE_KEYS:
-            if not (isinstance(value, str) and value in _PLAIN_TYPES):
+        if key in TYPE_KEYS:
+            if not (isinstance(value, str) and value in PLAIN_TYPES):
                 found.append((key, value, _of_type(value)))
         elif key == "architecture" and isinstance(value, str):
             found += [(key, value, "rope")] if any(part in value for part in _ARCHITECTURES) else []
@@ -161,7 +159,7 @@ def _of_own_rope(key: str, value: Any, style: str) -> bool:
     """Whether rope that a caller described goes by a key, or the key says no more than the description."""
     if key in _STYLE_FLAGS:
         return style == "interleaved"  # what says False is passed over
-    flags = (key in _ROPE_FLAGS and value is True) or (key in _TYPE_KEYS and value in _ROPE_TYPES)
+    flags = (key in _ROPE_FLAGS and value is True) or (key in TYPE_KEYS and value in _ROPE_TYPES)
     return key in OWN_KEYS or flags
 
 
